@@ -1,0 +1,32 @@
+# make demo: train an agent on the embedded web sites.  make test: lint and tests.  Both set everything up first.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+BIN := .venv/bin
+
+.PHONY: demo test lint setup clean
+
+demo: setup
+	$(BIN)/python webrl.py
+
+test: setup lint
+	$(BIN)/python -m pytest
+
+lint: .venv/installed
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+setup: .venv/installed
+	@$(BIN)/python tools/setup_chromium.py
+
+# The stamp is newer than requirements.txt once all of it is installed; a second call installs nothing.
+.venv/installed: requirements.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing requirements.txt into .venv (a minute or two)"
+	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
+	@touch $@
+
+clean:
+	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

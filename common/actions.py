@@ -1,0 +1,152 @@
+"""The action grammar of WebRL: what a web agent writes, parsed to an `Action` and printed back.
+
+    # Element: link "red lamp" [9]
+    do(action="Click", element="9")
+
+An answer is free text with one call in it: `do(action=..., argument=..., element=...)`, `exit(message=...)`,
+`go_backward()` or `go_forward()`. Text around the call and code fences are ignored, the last call wins, and the
+`# Element:` and `# Note:` lines before it are kept, because the paper's prompt asks for them and its history shows them.
+
+The released parser (VAB-WebArena-Lite, new/actions.py) searches for the key words in a fixed order and so takes a Click
+whose text contains "exit(" for an exit, and refuses `go_backward()`, Wait, Switch Tab and Right Click, which its own
+prompt offers. Here whatever the prompt or the paper's list of operations offers is accepted. Nothing is ever evaluated.
+"""
+
+import ast
+import json
+import re
+import warnings
+from dataclasses import dataclass
+
+MAX_LENGTH = 10_000  # characters of an answer; a model that writes more has lost the thread
+
+# name -> (needs an element, needs an argument). Everything an agent can do on a web page.
+ACTIONS = {
+    "Click": (True, False),
+    "Right Click": (True, False),
+    "Hover": (True, False),
+    "Type": (True, True),  # replaces what the box holds
+    "Search": (True, True),  # Type, then Enter
+    "Select Dropdown Option": (True, True),
+    "Press": (False, True),  # a key or a combination: Enter, Escape, Control+a
+    "Scroll Up": (False, False),
+    "Scroll Down": (False, False),
+    "New Tab": (False, False),  # the argument, if any, is the URL
+    "Switch Tab": (False, True),  # the argument counts from 1
+    "Close Tab": (False, False),
+    "Goto": (False, True),
+    "Go Back": (False, False),
+    "Go Forward": (False, False),
+    "Wait": (False, False),
+    "Exit": (False, True),
+}
+ALIASES = {
+    "go backward": "Go Back",
+    "tab focus": "Switch Tab",
+    "focus tab": "Switch Tab",
+    "go to": "Goto",
+    "select": "Select Dropdown Option",
+    "press key": "Press",
+    "scroll": "Scroll Down",
+}
+_NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
+
+# One call whose arguments are literals. Newlines end a string, as in Python; possessive quantifiers keep it linear.
+_STRING = r'"(?:[^"\\\r\n]|\\.)*+"' + r"|'(?:[^'\\\r\n]|\\.)*+'"
+_ARGUMENT = rf"(?:\w+\s*=\s*)?(?:{_STRING}|-?\d+|None)"
+_CALL = re.compile(
+    rf"(?<![\w.])(?:do|exit|go_backward|go_forward)\s*\(\s*(?:{_ARGUMENT}(?:\s*,\s*{_ARGUMENT})*+)?\s*,?\s*\)"
+)
+_COMMENT = re.compile(r"^[ \t]*(#[ \t]*(?:Element|Note):[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+
+
+class ActionError(ValueError):
+    """The text holds no action. The message says why, in a few words an agent can be shown."""
+
+
+@dataclass(frozen=True)
+class Action:
+    """One action: `name` is a key of ACTIONS, `element` an id of the last observation, `comment` its `#` lines."""
+
+    name: str
+    element: str | None = None
+    argument: str | None = None
+    comment: str = ""
+
+
+def parse(text: str) -> Action:
+    """The last call in `text` as an Action; raises ActionError, and nothing else, for any other string."""
+    if len(text) > MAX_LENGTH:
+        raise ActionError(f"answer longer than {MAX_LENGTH} characters")
+    call, start = None, 0
+    for match in _CALL.finditer(text):
+        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if line.lstrip().startswith("#"):  # a call quoted in a comment
+            continue
+        start, call = (call.end() if call else 0), match
+    if call is None:
+        raise ActionError(
+            "malformed call" if re.search(r"\b(?:do|exit|go_\w+)\s*\(", text) else "no action in the answer"
+        )
+    name, element, argument = _fields(call.group())
+    comment = "\n".join(line.rstrip() for line in _COMMENT.findall(text, start, call.start()))
+    return Action(name, element, argument, comment)
+
+
+def _fields(source: str) -> tuple[str, str | None, str | None]:
+    """Name, element and argument of one call's source."""
+    try:
+        with warnings.catch_warnings():  # "\d" is a SyntaxWarning, not a reason to refuse
+            warnings.simplefilter("ignore")
+            call = ast.parse(source, mode="eval").body
+        values = [ast.literal_eval(value) for value in call.args]
+        keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise ActionError("malformed call") from None
+    order = {"do": ("action", "argument", "element"), "exit": ("message",)}.get(call.func.id, ())
+    if len(values) > len(order) or set(keywords) - set(order) or set(order[: len(values)]) & set(keywords):
+        raise ActionError(f"{call.func.id}() takes {', '.join(order) or 'nothing'}")
+    given = {
+        key: None if value is None else str(value)
+        for key, value in (dict(zip(order, values, strict=False)) | keywords).items()
+    }
+    if call.func.id != "do":
+        name = {"exit": "Exit", "go_backward": "Go Back", "go_forward": "Go Forward"}[call.func.id]
+        return name, None, (given.get("message") or "") if name == "Exit" else None
+
+    wanted, element, argument = (
+        " ".join((given.get("action") or "").replace("_", " ").split()),
+        given.get("element"),
+        given.get("argument"),
+    )
+    if wanted.lower() == "press enter":
+        wanted, argument = "Press", "Enter"
+    name = _NAMES.get(wanted.lower())
+    if name is None:
+        raise ActionError(f"unknown action {wanted[:40]!r}")
+    needs_element, needs_argument = ACTIONS[name]
+    if needs_element and not element:
+        raise ActionError(f"{name} needs an element")
+    if needs_argument and argument is None:
+        raise ActionError(f"{name} needs an argument")
+    return name, element, argument
+
+
+def format_action(action: Action) -> str:
+    """The canonical text of an action: its comment lines, then the call. `parse(format_action(a)) == a`."""
+    if action.name == "Exit":
+        call = f"exit(message={_quote(action.argument or '')})"
+    elif action.name in ("Go Back", "Go Forward"):
+        call = "go_backward()" if action.name == "Go Back" else "go_forward()"
+    else:
+        name, argument = action.name, action.argument
+        if (name, argument) == ("Press", "Enter"):
+            name, argument = "Press Enter", None
+        fields = {"action": name, "argument": argument, "element": action.element}
+        call = f"do({', '.join(f'{key}={_quote(value)}' for key, value in fields.items() if value is not None)})"
+    return f"{action.comment}\n{call}" if action.comment else call
+
+
+def _quote(text: str) -> str:
+    """A Python string literal in double quotes. JSON's escapes are Python's, but for lone surrogates."""
+    return re.sub("[\ud800-\udfff]", lambda m: f"\\u{ord(m.group()):04x}", json.dumps(text, ensure_ascii=False))

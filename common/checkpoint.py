@@ -1,0 +1,136 @@
+"""Checkpoints: a folder that is whole or absent. Weights in safetensors, optimiser and generator states by `torch.save`
+and loaded with `weights_only=True`, the rest JSON: nothing from outside is ever unpickled."""
+
+import errno
+import json
+import os
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint folder. `state` is what the script gave as JSON, `step` its global step."""
+
+    path: Path
+
+    @property
+    def meta(self) -> dict:
+        return json.loads((self.path / "state.json").read_text())
+
+    @property
+    def state(self) -> dict:
+        return self.meta["state"]
+
+    @property
+    def step(self) -> int:
+        return self.meta["global_step"]
+
+    def tensors(self, map_location="cpu") -> dict:
+        """Optimiser and generator states. Nothing is unpickled: `weights_only=True`."""
+        import torch
+
+        return torch.load(self.path / "tensors.pt", map_location=map_location, weights_only=True)
+
+    def weights(self, name: str, device: str = "cpu") -> dict:
+        """The tensors of `name` by parameter name, from its safetensors file or folder."""
+        from safetensors.torch import load_file
+
+        single = self.path / f"{name}.safetensors"
+        files = [single] if single.exists() else sorted((self.path / name).glob("*.safetensors"))
+        if not files:
+            raise UsageError(f"no weights named {name} in {self.path}")
+        return {key: value for file in files for key, value in load_file(file, device).items()}
+
+    def folder(self, name: str) -> Path:
+        """Where `save_pretrained` put `name`: something that `llm.load` or transformers opens."""
+        return self.path / name
+
+
+def save(run_path: Path, step: int, weights: dict[str, Any], tensors: dict, meta: dict) -> Path:
+    """Writes `checkpoints/<number>-<step>/` aside and renames it, so that a folder there is always whole.
+
+    `weights`: by name, an object with `save_pretrained` (or a list of such for one folder: model and tokenizer), a
+    module, or a dict of tensors. `tensors`: optimiser and generator states. `meta`: anything JSON. Keeps the last two.
+    Raises OSError on a full disk, with the former checkpoints intact.
+    """
+    import torch
+    from safetensors.torch import save_file, save_model
+
+    folder = Path(run_path) / "checkpoints"
+    for left_over in folder.glob(".*.tmp"):  # of a process that was killed
+        shutil.rmtree(left_over)
+    number = 1 + max((_number(p) for p in folder.glob("[0-9]*")), default=0)
+    final = folder / f"{number:04d}-{step}"
+    aside = folder / f".{final.name}.tmp"
+    aside.mkdir(parents=True)
+    try:
+        for name, value in weights.items():
+            if isinstance(value, list | tuple) or hasattr(value, "save_pretrained"):
+                for part in value if isinstance(value, list | tuple) else [value]:
+                    part.save_pretrained(aside / name)
+            elif isinstance(value, torch.nn.Module):
+                save_model(value, str(aside / f"{name}.safetensors"))  # knows tied weights
+            else:
+                save_file({k: v.contiguous() for k, v in value.items()}, aside / f"{name}.safetensors")
+        torch.save(tensors, aside / "tensors.pt")
+        (aside / "state.json").write_text(json.dumps(meta))
+        for file in [*aside.rglob("*"), aside]:
+            _sync(file)
+        aside.rename(final)
+        _sync(folder)
+    except BaseException as error:
+        shutil.rmtree(aside, ignore_errors=True)
+        if "No space left" in str(error) and not isinstance(error, OSError):  # torch and safetensors wrap it
+            raise OSError(errno.ENOSPC, "No space left on device", str(aside)) from error
+        raise
+    for old in sorted(folder.glob("[0-9]*"), key=_number)[:-2]:
+        shutil.rmtree(old)
+    return final
+
+
+def latest(run_path: str | Path) -> Checkpoint | None:
+    """The newest checkpoint of a run's folder, or None."""
+    found = sorted(Path(run_path).glob("checkpoints/[0-9]*"), key=_number)
+    return Checkpoint(found[-1]) if found else None
+
+
+def rng_state() -> dict:
+    """The states of the global generators of torch, NumPy and Python, fit for `torch.load(weights_only=True)`."""
+    import numpy as np
+    import torch
+
+    name, keys, *rest = np.random.get_state()
+    state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
+
+
+def set_rng_state(state: dict) -> None:
+    """The inverse of `rng_state`."""
+    import numpy as np
+    import torch
+
+    torch.set_rng_state(state["torch"])
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all(state["cuda"])
+
+
+def _number(path: Path) -> int:
+    return int(path.name.split("-")[0])
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,26 @@
+"""The exceptions that mean something to every part of the project."""
+
+
+class EnvFault(Exception):
+    """The world broke, not the agent: a lost process or connection, a site that answers 5xx.
+
+    An episode that ends in one is played again or dropped and counted, and never becomes a reward
+    (docs/environments.md).
+    """
+
+
+class EnvHang(EnvFault):
+    """The page or device did not answer in time. The first time a fault; when the same actions hang a fresh context
+    again, the agent drove the page into a loop and the episode is its own failure."""
+
+
+class TooManyFaults(Exception):
+    """More than the tolerated share of recent episodes ended in faults: the run stops with a checkpoint."""
+
+
+class StateMismatch(Exception):
+    """`env.restore` reached a state whose observation differs from the stored one."""
+
+
+class UsageError(Exception):
+    """Bad input from the user. The message is one line: what is wrong and what to do. Scripts exit with code 2."""

@@ -1,0 +1,159 @@
+"""An observation's nodes -> the text a model reads.
+
+`compact` is one line per item, made for small models; the id stands after the label, because the model copies the label
+first and the id it then has to find follows the copied text:
+
+    page "red lamp"
+    link "home" [1]
+    box "search" [2] = "blue"
+    text "price 24"
+    select "size" [3] = "small" of "small" "medium" "large"
+    check "gift wrap" [4] on
+    below 12
+
+`webrl` is the format of the released WebRL models (VAB-WebArena-Lite): nested tags, an id on what can be acted on, a
+short list of attributes and the box in pixels. Its ids count from 1 here, as in `compact`.
+"""
+
+from collections.abc import Callable
+
+from common.browser import Observation
+
+TEXT_LIMITS = (None, 160, 80, 40)  # characters of a text or label, tried in this order when a page is too long
+ATTRIBUTES = (
+    "title",
+    "value",
+    "type",
+    "placeholder",
+    "selected",
+    "data-value",
+    "data-text",
+    "data-testid",
+    "data-label",
+)
+
+
+def render(
+    observation: Observation,
+    format: str = "compact",
+    max_tokens: int | None = None,
+    count_tokens: Callable[[str], int] = len,
+) -> str:
+    """The page as text, in at most `max_tokens` as `count_tokens(text)` counts them.
+
+    What does not fit is given up in this order: the ends of long texts, text lines from the end, elements from the end
+    (`below` counts those). Lines that say where the page is (title, tabs, above, below) always stay.
+    """
+    write = {"compact": _compact, "webrl": _webrl}[format]
+    nodes = observation.nodes
+
+    def fits(text: str) -> bool:
+        return max_tokens is None or count_tokens(text) <= max_tokens
+
+    for limit in TEXT_LIMITS:
+        text = write(observation, _shorten(nodes, limit), 0)
+        if fits(text):
+            return text
+    nodes = _shorten(nodes, TEXT_LIMITS[-1])
+    texts = [i for i, node in enumerate(nodes) if "text" in node]
+    elements = [i for i, node in enumerate(nodes) if "id" in node]
+
+    def without(texts_cut: int, elements_cut: int) -> str:
+        cut = set(texts[len(texts) - texts_cut :]) | set(elements[len(elements) - elements_cut :])
+        return write(observation, [node for i, node in enumerate(nodes) if i not in cut], elements_cut)
+
+    texts_cut = _fewest(len(texts), lambda n: fits(without(n, 0)))
+    elements_cut = _fewest(len(elements), lambda n: fits(without(texts_cut, n))) if texts_cut == len(texts) else 0
+    return without(texts_cut, elements_cut)
+
+
+def _fewest(most: int, enough: Callable[[int], bool]) -> int:
+    """The smallest n in 0..most with enough(n), by bisection; `most` if none is."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
+def _shorten(nodes: list[dict], limit: int | None) -> list[dict]:
+    """The nodes with texts, labels and values of at most `limit` characters; new nodes where one changes."""
+    if limit is None:
+        return nodes
+
+    def cut(text):
+        return text[: limit - 3].rstrip() + "..." if isinstance(text, str) and len(text) > limit else text
+
+    return [node | {key: cut(node[key]) for key in ("text", "label", "value") if key in node} for node in nodes]
+
+
+def _quote(text: str) -> str:
+    return '"' + " ".join(text.split()).replace('"', "'") + '"'
+
+
+def _compact(observation: Observation, nodes: list[dict], cut: int) -> str:
+    lines = [f"page {_quote(observation.title)}"]
+    if observation.tabs[1] > 1:
+        lines.append(f"tabs {observation.tabs[0]} of {observation.tabs[1]}")
+    if observation.dialog:
+        lines.append(f"dialog {_quote(observation.dialog)}")
+    if observation.above:
+        lines.append(f"above {observation.above}")
+    lines += [compact_line(node) for node in nodes if "text" in node or "id" in node]
+    if observation.below + cut:
+        lines.append(f"below {observation.below + cut}")
+    return "\n".join(lines)
+
+
+def compact_line(node: dict) -> str:
+    """One node as a line of the compact format: `kind "label" [id] = "value" state`."""
+    if "text" in node:
+        return f"text {_quote(node['text'])}"
+    line = f"{node['kind']} {_quote(node['label'])} [{node['id']}]"
+    if "options" in node:
+        line += f" = {_quote(node['value'])} of " + " ".join(map(_quote, node["options"]))
+    elif node.get("value"):
+        line += f" = {_quote(node['value'])}"
+    states = ("on", "selected", "disabled")
+    line += "".join(f" {state}" for state in states if node.get(state))
+    if "expanded" in node:
+        line += " expanded" if node["expanded"] else " collapsed"
+    return line
+
+
+def _webrl(observation: Observation, nodes: list[dict], cut: int) -> str:
+    parts, open_tags = ['<html data-bbox="0,0,1280,720">'], []
+    for i, node in enumerate(nodes):
+        while open_tags and open_tags[-1][0] >= node["depth"]:
+            parts.append(f"</{open_tags.pop()[1]}>")
+        if "text" not in node and "id" not in node:  # a block; one that holds a single other block says nothing
+            inside = [n["depth"] for n in nodes[i + 1 : i + 2]]
+            if not inside or inside[0] <= node["depth"]:
+                continue
+            open_tags.append((node["depth"], node["tag"]))
+            parts.append(_tag(node, {}))
+            continue
+        shown = node.get("text") or (node["label"] if node["tag"] not in ("input", "select", "textarea") else "")
+        extra = {"data-text": shown} if shown else {}
+        if node.get("kind") in ("box", "select") and node.get("value"):
+            extra["value"] = node["value"]
+        if node.get("on") or node.get("selected"):
+            extra["selected"] = "true"
+        children = "".join(f"<option> {option} </option> " for option in node.get("options", ()))
+        body = f"{shown} {children}" if shown else children
+        parts.append(f"{_tag(node, extra)} {body}</{node['tag']}>")
+    parts += [f"</{tag}>" for _, tag in reversed(open_tags)] + ["</html>"]
+    return " ".join(parts)
+
+
+def _tag(node: dict, extra: dict) -> str:
+    """The opening tag with the released attributes, in the released order."""
+    attributes = node.get("attributes", {}) | extra
+    text = f' id="{node["id"]}"' if "id" in node else ""
+    for name in ATTRIBUTES:
+        if name in attributes:
+            text += f" {name}={_quote(attributes[name])}"
+    text += ' data-bbox="{},{},{},{}"'.format(*node["box"])
+    if "data-status" in attributes:
+        text += f" data-status={_quote(attributes['data-status'])}"
+    return f"<{node['tag']}{text}>"

@@ -1,0 +1,126 @@
+"""The outcome reward model: does a trajectory complete its instruction? (WebRL, section 2; the prompt is the script's.)
+
+A language model is asked for YES or NO; the logits of the two answers are compared.
+"""
+
+import random
+
+
+def answer_ids(tokenizer):
+    """The token ids of the two answers, each a single token."""
+    ids = [tokenizer.encode(text, add_special_tokens=False) for text in (" YES", " NO")]
+    if any(len(i) != 1 for i in ids):
+        ids = [tokenizer.encode(text, add_special_tokens=False) for text in ("YES", "NO")]
+    return ids[0][0], ids[1][0]
+
+
+def yes_logit(model, tokenizer, prompts):
+    """log P(YES) - log P(NO) as the next token of each prompt (token id lists): a tensor [N], with gradient."""
+    import torch
+
+    from common import llm
+
+    yes, no = answer_ids(tokenizer)
+    hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
+    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
+    weight = model.get_output_embeddings().weight
+    return last @ (weight[yes] - weight[no])
+
+
+def p_yes(model, tokenizer, prompts, batch_size=64):
+    """P(YES) / (P(YES) + P(NO)) for each prompt, as a list of floats; the trajectory is a success above 0.5."""
+    from common import llm
+
+    def score(batch):
+        return yes_logit(model, tokenizer, batch).sigmoid()
+
+    return llm.map_batches(score, prompts, [len(p) for p in prompts], batch_size)
+
+
+def train(
+    model, tokenizer, optimizer, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weight=0.0, schedule=None
+):
+    """Cross-entropy of YES against NO on labelled trajectories.
+
+    prompts: token id lists; labels: 0 or 1 each. `lm_mask` (a list of 0/1 lists as long as the prompts) adds a language
+    model loss on the marked tokens, weighted `lm_weight`: what makes a tiny judge read the instruction (docs/webrl.md).
+    `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the last epoch.
+    """
+    import torch
+    import torch.nn.functional as F
+
+    from common import llm
+
+    yes, no = answer_ids(tokenizer)
+    rng = random.Random(seed)
+    rates = [group["lr"] for group in optimizer.param_groups]
+    model.train()
+    losses = []
+    for epoch in range(epochs):
+        losses = []
+        batches = llm.length_batches([len(p) for p in prompts], batch_size, rng)
+        for number, batch in enumerate(batches):
+            if schedule is not None:
+                factor = schedule((epoch + number / len(batches)) / epochs)
+                for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                    group["lr"] = rate * factor
+            hidden, lengths = llm.hidden_states(model, [prompts[i] for i in batch], tokenizer.pad_token_id)
+            head = model.get_output_embeddings()
+            last = hidden[torch.arange(len(batch), device=hidden.device), lengths - 1]
+            logit = last @ (head.weight[yes] - head.weight[no])
+            target = torch.tensor([float(labels[i]) for i in batch], device=hidden.device)
+            loss = F.binary_cross_entropy_with_logits(logit, target)
+            losses.append(loss.detach())
+            if lm_weight:
+                rows, columns = zip(
+                    *[(r, c) for r, i in enumerate(batch) for c, m in enumerate(lm_mask[i]) if m and c], strict=True
+                )
+                logits = head(hidden[list(rows), [c - 1 for c in columns]]).float()
+                words = torch.tensor([prompts[batch[r]][c] for r, c in zip(rows, columns, strict=True)])
+                loss = loss + lm_weight * F.cross_entropy(logits, words.to(hidden.device))
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    model.eval()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return torch.stack(losses).mean().item() if losses else float("nan")
+
+
+def quality(scores, labels):
+    """What a judge is worth: dict of accuracy, precision, recall, balanced accuracy, AUC and the base rate.
+
+    scores: P(YES) each; labels: the true verdicts (0 or 1). A figure that its data do not define is NaN.
+    """
+    nan = float("nan")
+    positive = [s for s, y in zip(scores, labels, strict=True) if y]
+    negative = [s for s, y in zip(scores, labels, strict=True) if not y]
+    tp, tn = sum(s > 0.5 for s in positive), sum(s <= 0.5 for s in negative)
+    fp = len(negative) - tn
+    recall = tp / len(positive) if positive else nan
+    specificity = tn / len(negative) if negative else nan
+    return {
+        "accuracy": (tp + tn) / len(labels) if labels else nan,
+        "precision": tp / (tp + fp) if tp + fp else nan,
+        "recall": recall,
+        "balanced_accuracy": (recall + specificity) / 2,
+        "auc": auc(positive, negative),
+        "base_rate": len(positive) / len(labels) if labels else nan,
+    }
+
+
+def auc(positive, negative):
+    """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
+    if not positive or not negative:
+        return float("nan")
+    ranked = sorted([(s, 1) for s in positive] + [(s, 0) for s in negative])
+    total, i = 0.0, 0
+    while i < len(ranked):
+        j = i
+        while j < len(ranked) and ranked[j][0] == ranked[i][0]:
+            j += 1
+        total += sum(label for _, label in ranked[i:j]) * (i + j + 1) / 2  # mean rank of the tied block, from 1
+        i = j
+    n = len(positive)
+    return (total - n * (n + 1) / 2) / (n * len(negative))

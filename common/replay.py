@@ -1,0 +1,199 @@
+"""Trajectories: the records every script trains on, and the append-only store that keeps them on disk.
+
+Tokens are stored as they were sampled and are never tokenised again. On disk a run's trajectories are JSON lines, one
+trajectory a line, with screenshots as image files beside them; nothing is ever pickled.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from common.errors import UsageError
+from envs import Task
+
+
+@dataclass
+class Step:
+    """One action and what the policy saw when it chose it.
+
+    `prompt_ids` and `action_ids` are token ids, `logprobs` [len(action_ids)] those of the sampling policy, `version`
+    counts that policy's updates. `observation` is the page text before the action; `reward` and `error` are what the
+    action brought. `screenshot` is a file name relative to the run's folder. `value` and `advantage` are filled in by
+    the learner, for the record.
+    """
+
+    prompt_ids: list[int]
+    action_ids: list[int]
+    logprobs: list[float]
+    version: int
+    observation: str
+    action: str
+    reward: float = 0.0
+    error: str = ""
+    url: str = ""
+    screenshot: str | None = None
+    value: float | None = None
+    advantage: float | None = None
+
+
+@dataclass
+class Trajectory:
+    """One episode. `verdict` is the environment's own (None where it has none for this instruction), `judged` the
+    outcome reward model's, and `reward` the one training uses. A fault never becomes a trajectory."""
+
+    task: Task
+    seed: int
+    attempt: int
+    steps: list[Step] = field(default_factory=list)
+    outcome: str = "truncated"  # "exit" or "truncated"
+    answer: str = ""
+    verdict: float | None = None
+    judged: float | None = None
+    reward: float = 0.0
+    phase: int = 0
+    policy: str = ""
+    final_observation: str = ""
+
+
+def _fields(record) -> dict:
+    if isinstance(record, Trajectory | Step | Task):
+        return vars(record)  # dataclasses.asdict copies every token id: ten times slower
+    raise TypeError(f"{type(record).__name__} has no place in a trajectory: use Python numbers, text and lists")
+
+
+def to_json(trajectory: Trajectory) -> str:
+    """One line of ASCII. Python writes the shortest digits that give the same float back, so the trip is exact.
+
+    Raises TypeError where a field holds a tensor or the like.
+    """
+    return json.dumps(trajectory, default=_fields, separators=(",", ":"))
+
+
+def from_json(line: str | bytes) -> Trajectory:
+    """The inverse of `to_json`. Raises ValueError on a torn line and TypeError on a record with unknown fields."""
+    record = json.loads(line)
+    if not isinstance(record, dict):  # a torn tail can be a bare number
+        raise ValueError("not a trajectory record")
+    steps = [Step(**step) for step in record.pop("steps")]
+    return Trajectory(task=Task(**record.pop("task")), steps=steps, **record)
+
+
+def append_lines(path: Path, lines: list[str]) -> list[int]:
+    """Appends whole lines, synced to disk; gives their offsets. After a torn line it starts on a fresh one.
+
+    Raises OSError where the disk is full, with the file as it was before the call.
+    """
+    if not lines:
+        return []
+    encoded = [line.encode() + b"\n" for line in lines]
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        end = os.fstat(fd).st_size
+        torn = end > 0 and os.pread(fd, 1, end - 1) != b"\n"
+        offsets, position = [], end + torn
+        for line in encoded:
+            offsets.append(position)
+            position += len(line)
+        data = memoryview(b"\n" * torn + b"".join(encoded))
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+            os.fsync(fd)
+        except BaseException:  # Ctrl-C as well as OSError: never leave half a record in the middle
+            os.ftruncate(fd, end)
+            raise
+    finally:
+        os.close(fd)
+    return offsets
+
+
+def truncate(path: Path, size: int) -> None:
+    """Drops what was appended after the file had `size` bytes; never makes it longer."""
+    if path.exists() and size < path.stat().st_size:
+        os.truncate(path, size)
+
+
+class TrajectoryStore:
+    """Append-only JSON lines at `path`; images in `screenshots/` beside it. One writer, any number of readers.
+
+    Iterating reads the file lazily from the start. A record that a crash or a full disk cut short is lost, alone:
+    reading skips it and the next append starts on a line of its own.
+    """
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+
+    def append(self, trajectories: Iterable[Trajectory]) -> list[int]:
+        """Writes the batch, synced to disk when it returns (`append_lines`); gives each record's offset, for `read`."""
+        return append_lines(self.path, [to_json(trajectory) for trajectory in trajectories])
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            for line in file:
+                try:
+                    trajectory = from_json(line)
+                except ValueError:
+                    continue
+                yield trajectory
+
+    def read(self, offset: int) -> Trajectory:
+        """The trajectory that `append` put at `offset`."""
+        with open(self.path, "rb") as file:
+            file.seek(offset)
+            return from_json(file.readline())
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk. A checkpoint stores it, so that a resumed run can `truncate` to it and go on from there."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def add_image(self, data: bytes) -> str:
+        """Stores an image once, under a name made of its content; gives the name for `Step.screenshot`."""
+        kind = "png" if data.startswith(b"\x89PNG") else "jpg" if data.startswith(b"\xff\xd8") else "webp"
+        name = f"screenshots/{hashlib.sha256(data).hexdigest()[:24]}.{kind}"
+        file = self.path.parent / name
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            aside = file.with_suffix(".tmp")
+            try:
+                aside.write_bytes(data)
+                aside.replace(file)
+            except BaseException:
+                aside.unlink(missing_ok=True)
+                raise
+        return name
+
+
+def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:
+    """A user's demonstrations as trajectories of verdict 1.
+
+    The file is a run's trajectories.jsonl, or JSON lines with "instruction" and "steps", each step with "text" (the
+    page) and "action". `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
+    Raises UsageError with the line that cannot be read.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError as error:
+        raise UsageError(f"--demos {path}: {error.strerror}") from error
+    demos = []
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            task = Task(**record["task"]) if "task" in record else None
+            task = task or Task(f"demo-{number}", "", record["instruction"], len(record["steps"]))
+            demo = Trajectory(task, seed=0, attempt=0, reward=1.0, verdict=1.0, policy="demo", outcome="exit")
+            for step in record["steps"]:
+                obs = {"text": step.get("text") or step["observation"], "error": step.get("error", "")}
+                ids = prompt(task.instruction, [s.action_ids for s in demo.steps], obs)
+                demo.steps.append(Step(ids, encode(step["action"]), [], 0, obs["text"], step["action"]))
+            demo.final_observation = record.get("final_observation") or demo.steps[-1].observation
+        except (ValueError, KeyError, TypeError, IndexError) as error:
+            raise UsageError(f"--demos {path}, line {number}: no demonstration ({error!r})") from error
+        demos.append(demo)
+    return demos

@@ -1,0 +1,292 @@
+"""Play episodes: many at once, their model calls batched, faults kept apart from rewards.
+
+Every episode is a coroutine on its own environment. It awaits the policy, and the prompts waiting at that moment become
+one `generate` call in a worker thread: no episode waits for the slowest page.
+"""
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from common import llm
+from common.errors import EnvFault, EnvHang, TooManyFaults
+from common.replay import Step, Trajectory
+
+MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
+FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the last episodes in faults stops the run
+
+
+@dataclass
+class FaultLog:
+    """Faults over a run. `rate` is over the last FAULT_WINDOW episodes played."""
+
+    episodes: int = 0
+    faults: int = 0
+    dropped: int = 0
+    agent_hangs: int = 0
+    recent: deque = field(default_factory=lambda: deque(maxlen=FAULT_WINDOW))
+
+    @property
+    def rate(self):
+        return sum(self.recent) / len(self.recent) if self.recent else 0.0
+
+    def record(self, fault=None):
+        """Count one played episode; `fault` is the exception that ended it, if one did.
+
+        Raises TooManyFaults past the limit.
+        """
+        self.episodes += 1
+        self.recent.append(fault is not None)
+        if fault is None:
+            return
+        self.faults += 1
+        if len(self.recent) >= FAULT_WINDOW // 4 and self.rate > FAULT_LIMIT:
+            raise TooManyFaults(
+                f"{sum(self.recent)} of the last {len(self.recent)} episodes ended in faults; the last one: {fault}"
+            )
+
+
+class BatchedPolicy:
+    """Turns single prompts into batches.
+
+    `generate(prompts, seeds) -> list[Completion]` runs in a worker thread, one call at a time. With `lockstep` a batch
+    waits for all active episodes (`enter` and `leave` count them), in the order of their seeds, so that the same run
+    makes the same batches.
+    """
+
+    def __init__(self, generate, lockstep=False):
+        self.generate = generate
+        self.lockstep = lockstep
+        self.active = 0
+        self.waiting = []
+        self.running = None
+        self.seconds = 0.0  # spent inside generate
+        self.tokens = 0
+        self.calls = 0
+
+    def enter(self):
+        self.active += 1
+
+    def leave(self):
+        self.active -= 1
+        self._start()
+
+    async def __call__(self, prompt_ids, seed):
+        """One prompt's Completion."""
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append((seed, prompt_ids, future))
+        self._start()
+        return await future
+
+    def _start(self):
+        ready = self.waiting and (not self.lockstep or len(self.waiting) >= self.active)
+        if ready and self.running is None:
+            self.running = asyncio.create_task(self._run())
+
+    async def _run(self):
+        batch, self.waiting = sorted(self.waiting, key=lambda w: w[0]) if self.lockstep else self.waiting, []
+        start = time.perf_counter()
+        try:
+            completions = await asyncio.to_thread(self.generate, [p for _, p, _ in batch], [s for s, _, _ in batch])
+        except BaseException as error:
+            for _, _, future in batch:
+                if not future.done():
+                    future.set_exception(error if isinstance(error, Exception) else asyncio.CancelledError())
+        else:
+            self.tokens += sum(len(c.ids) for c in completions)
+            for (_, _, future), completion in zip(batch, completions, strict=True):
+                if not future.done():
+                    future.set_result(completion)
+        finally:
+            self.seconds += time.perf_counter() - start
+            self.calls += 1
+            self.running = None
+            self._start()
+
+
+async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=None):
+    """One episode; a Trajectory without judgement.
+
+    `prompt(instruction, action_ids, obs) -> token ids` builds the prompt from the past actions' own tokens and the
+    observation; `decode(ids) -> text` gives the action. `store_image(bytes) -> name` keeps a screenshot.
+    Raises EnvFault; an EnvHang carries the actions that led to it as `actions`.
+    """
+    obs, _ = await env.reset(task, seed=seed)
+    trajectory = Trajectory(task=task, seed=seed, attempt=attempt)
+    past = []
+    for number in range(task.max_steps):
+        prompt_ids = prompt(task.instruction, past, obs)
+        completion = await policy(prompt_ids, llm.seed_of(seed, task.task_id, attempt, number))
+        action = decode(completion.ids)
+        step = Step(prompt_ids, completion.ids, completion.logprobs, completion.version, obs["text"], action)
+        step.url = obs["url"]
+        if store_image is not None and obs.get("screenshot"):
+            step.screenshot = store_image(obs["screenshot"])
+        trajectory.steps.append(step)
+        past.append(completion.ids)
+        try:
+            obs, reward, terminated, truncated, info = await env.step(action)
+        except EnvHang as hang:
+            hang.actions = [s.action for s in trajectory.steps]
+            hang.trajectory = trajectory
+            raise
+        step.reward, step.error = reward, obs["error"]
+        trajectory.final_observation = obs["text"]
+        if terminated or truncated:
+            trajectory.outcome = "exit" if terminated else "truncated"
+            trajectory.answer = info.get("answer", "")
+            trajectory.verdict = info.get("verdict")
+            break
+    return trajectory
+
+
+async def play_until_sound(env, task, play_once, faults):
+    """`play_once(env, task, attempt)` until it ends without a fault: a Trajectory, or None where the task is dropped.
+
+    The second hang after the same actions is the agent's own failure, not a fault.
+    """
+    hung = None
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            trajectory = await play_once(env, task, attempt)
+        except EnvHang as hang:
+            if hung is not None and hung == getattr(hang, "actions", None):
+                faults.agent_hangs += 1
+                faults.record()
+                hang.trajectory.verdict = 0.0
+                hang.trajectory.outcome = "truncated"
+                return hang.trajectory
+            hung = getattr(hang, "actions", None)
+            faults.record(hang)
+        except EnvFault as fault:
+            faults.record(fault)
+        else:
+            faults.record()
+            return trajectory
+    faults.dropped += 1
+    return None
+
+
+async def play_all(envs, tasks, policy, play_once, faults, on_done=None):
+    """Play `tasks`, one environment each at a time; the trajectories that ended without a fault, in the tasks' order.
+
+    `play_once(env, task, attempt) -> Trajectory`; `on_done(index, trajectory or None)` reports progress.
+    """
+    queue = deque(enumerate(tasks))
+    results = [None] * len(tasks)
+
+    async def worker(env):
+        while queue:
+            index, task = queue.popleft()
+            results[index] = await play_until_sound(env, task, play_once, faults)
+            if on_done is not None:
+                on_done(index, results[index])
+
+    async def counted(env):
+        try:
+            await worker(env)
+        finally:
+            policy.leave()
+
+    used = envs[: max(1, min(len(envs), len(tasks)))]
+    for _ in used:
+        policy.enter()
+    try:
+        async with asyncio.TaskGroup() as group:
+            for env in used:
+                group.create_task(counted(env))
+    except BaseExceptionGroup as errors:  # the first one ended the others
+        raise errors.exceptions[0] from None
+    return [trajectory for trajectory in results if trajectory is not None]
+
+
+async def demonstrate(env, task, prompt, encode):
+    """The oracle's episode on `task` as a Trajectory: a demonstration. `encode(action text) -> token ids`, stop token
+    included. Log-probs are empty: no policy sampled it."""
+    obs, _ = await env.reset(task, seed=0)
+    trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
+    past = []
+    for move in env.oracle(task):
+        action = env.resolve(move, obs)
+        ids = encode(action)
+        trajectory.steps.append(
+            Step(prompt(task.instruction, past, obs), ids, [], 0, obs["text"], action, url=obs["url"])
+        )
+        past.append(ids)
+        obs, reward, terminated, _, info = await env.step(action)
+        trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
+        trajectory.final_observation = obs["text"]
+        if terminated:
+            trajectory.outcome, trajectory.answer = "exit", info.get("answer", "")
+            trajectory.verdict = trajectory.reward = info.get("verdict")
+    return trajectory
+
+
+class Player:
+    """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
+
+    `prompt(instruction, action_ids, obs) -> token ids`. `model` is read at every call, so training it in place is
+    enough. `version` is written into every step; the caller counts it up when it changes the model.
+    """
+
+    def __init__(self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens):
+        self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
+        self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
+        self.run, self.runner, self.max_new_tokens = run, runner, max_new_tokens
+        self.faults = FaultLog()
+        self.version = 0
+        self.steps = 0  # environment steps that the caller counts as training
+        self.tokens = 0  # generated so far
+        self.start_pages = {}  # (site, content seed) -> an observation of the first page there
+
+    def play(self, tasks, temperature, seed, name, phase=0):
+        """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order."""
+        from tqdm import tqdm
+
+        def generate(prompts, seeds):
+            with self.run.timer("generation"):
+                return llm.generate(
+                    self.model, self.tokenizer, prompts, seeds, temperature, self.max_new_tokens, self.version
+                )
+
+        async def play_once(env, task, attempt):
+            images = self.run.trajectories.add_image
+            return await play(env, task, policy, self.prompt, self.decode, seed, attempt, images)
+
+        policy = BatchedPolicy(generate)
+        won, bar = [], tqdm(total=len(tasks), desc=name, unit="ep", leave=False, mininterval=1.0)
+
+        def on_done(_, trajectory):
+            if trajectory is not None:
+                won.append(trajectory.verdict or 0.0)
+            bar.update()
+            bar.set_postfix_str(f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
+
+        with self.run.timer("pages"), bar:
+            played = self.runner.run(play_all(self.envs, tasks, policy, play_once, self.faults, on_done))
+        self.tokens += policy.tokens
+        for trajectory in played:
+            trajectory.phase, trajectory.policy = phase, name
+            first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
+            self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
+        return played
+
+    def demonstrate(self, tasks):
+        """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
+
+        async def play_once(env, task, attempt):
+            return await demonstrate(env, task, self.prompt, self.encode_action)
+
+        policy = BatchedPolicy(None)
+        with self.run.timer("pages"):
+            played = self.runner.run(play_all(self.envs, tasks, policy, play_once, self.faults))
+        return [trajectory for trajectory in played if trajectory.verdict]
+
+    def decode(self, ids):
+        """An action's token ids as text, without the stop token."""
+        return self.tokenizer.decode([i for i in ids if i != self.tokenizer.eos_token_id])
+
+    def encode_action(self, text):
+        """An action's text as token ids with the stop token: what a policy would have sampled."""
+        return self.tokenizer.encode(text, add_special_tokens=False) + [self.tokenizer.eos_token_id]

@@ -1,0 +1,250 @@
+"""A run's folder: arguments, metrics, trajectories, checkpoints, the script as run; and how a script ends.
+
+`runs/<env>__<script>__<seed>__<time>/` holds args.json, metrics.jsonl, trajectories.jsonl with screenshots/,
+checkpoints/ (the last two), the script, and what the script writes there itself (report, plots, page of episodes).
+"""
+
+import asyncio
+import errno
+import inspect
+import json
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common import checkpoint
+from common.checkpoint import Checkpoint
+from common.errors import EnvFault, TooManyFaults, UsageError
+from common.replay import TrajectoryStore, append_lines, truncate
+from common.stats import paired_difference, wilson
+
+
+class Timer:
+    """Seconds of wall time per part; the parts add up to the whole. `with timer("pages"): ...`
+
+    Parts may nest or overlap (a model call in a thread while pages load): time goes to the part entered last that is
+    still active, and to "other" where none is.
+    """
+
+    def __init__(self):
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._active: list[str] = []
+        self._mark = time.perf_counter()
+        self._lock = threading.Lock()
+
+    def _charge(self) -> None:
+        now = time.perf_counter()
+        self.seconds[self._active[-1] if self._active else "other"] += now - self._mark
+        self._mark = now
+
+    @contextmanager
+    def __call__(self, part: str):
+        with self._lock:
+            self._charge()
+            self._active.append(part)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._charge()
+                last = len(self._active) - 1 - self._active[::-1].index(part)
+                del self._active[last]
+
+    def metrics(self) -> dict[str, float]:
+        """`time/<part>` for every part, in seconds since the run began (resumed time included)."""
+        with self._lock:
+            self._charge()
+            return {f"time/{part}": round(seconds, 3) for part, seconds in self.seconds.items()}
+
+
+class Run:
+    """One run's folder and logger. Use as a context manager, so that wandb is told how it ended.
+
+    `path`, `name`, `trajectories` (the store), `timer`, and `resumed` (the checkpoint it goes on from, or None).
+    """
+
+    def __init__(self, path: Path, args, resumed: Checkpoint | None = None):
+        self.path, self.args, self.resumed = path, args, resumed
+        self.name = path.name
+        self.trajectories = TrajectoryStore(path / "trajectories.jsonl")
+        self.timer = Timer()
+        self._wandb = None
+
+    @classmethod
+    def create(cls, args, script_path: str | Path, runs_dir: str | Path = "runs", resume: str = "") -> "Run":
+        """Makes the folder, or with `resume` (a run's folder, or "auto": the newest of this environment, script and
+        seed, if there is one) opens it and drops what was logged after its last checkpoint.
+
+        `args` is the script's dataclass: `env_id` and `seed` are needed, `exp_name`, `track`, `wandb_project_name` and
+        `wandb_entity` are used where it has them. Raises UsageError: folder not writable, nothing to resume.
+        """
+        script = Path(script_path)
+        exp_name = getattr(args, "exp_name", "") or script.stem
+        prefix = f"{args.env_id}__{exp_name}__{args.seed}__".replace("/", "-")
+        found = None
+        if resume == "auto":
+            found = max((p for p in Path(runs_dir).glob(f"{prefix}*") if checkpoint.latest(p)), key=_age, default=None)
+        elif resume:
+            found = Path(resume)
+            if checkpoint.latest(found) is None:
+                raise UsageError(f"nothing to resume: {resume} has no checkpoint")
+        try:
+            path = found or _new_folder(Path(runs_dir), prefix + time.strftime("%Y%m%d-%H%M%S"))
+            run = cls(path, args, checkpoint.latest(path) if found else None)
+            (path / "args.json").write_text(json.dumps(asdict(args), indent=2, default=str) + "\n")
+            if script.exists():
+                shutil.copy(script, path / script.name)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            raise UsageError(f"cannot write to {error.filename or runs_dir}: {error.strerror}") from error
+        if run.resumed:
+            meta = run.resumed.meta
+            truncate(run.trajectories.path, meta["trajectories_size"])
+            truncate(path / "metrics.jsonl", meta["metrics_size"])
+            run.timer.seconds.update(meta["seconds"])
+        if getattr(args, "track", False):
+            run._start_wandb()
+        return run
+
+    def _start_wandb(self) -> None:
+        import wandb  # slow to import, and wanted by few
+
+        try:
+            self._wandb = wandb.init(
+                project=getattr(self.args, "wandb_project_name", None) or "cleangui",
+                entity=getattr(self.args, "wandb_entity", None) or None,
+                name=self.name,
+                id=self.name.replace(" ", "-")[-128:],  # the same on resume: wandb goes on with the same curve
+                resume="allow",
+                config=asdict(self.args),
+                dir=str(self.path),
+            )
+        except wandb.errors.Error as error:
+            reason = str(error).splitlines()[0]
+            raise UsageError(f"--track: {reason} (wandb login, or WANDB_MODE=offline, or no --track)") from error
+        self._wandb.define_metric("*", step_metric="global_step")
+
+    def log(self, metrics: dict[str, Any], step: int) -> None:
+        """One line of metrics.jsonl: `global_step`, the metrics (numbers or text), and the `time/` breakdown so far."""
+        row = {"global_step": step, **metrics, **self.timer.metrics()}
+        row = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
+        append_lines(self.path / "metrics.jsonl", [json.dumps(row)])
+        if self._wandb:
+            self._wandb.log(row)  # never step=: wandb would drop rows that come out of order
+
+    def save_checkpoint(self, step: int, weights: dict[str, Any], tensors: dict, state: dict) -> Path:
+        """Saves a checkpoint that `create(..., resume=...)` goes on from; see `checkpoint.save` for the arguments."""
+        self.timer.metrics()  # charges the time up to now
+        meta = {
+            "global_step": step,
+            "metrics_size": _size(self.path / "metrics.jsonl"),
+            "trajectories_size": self.trajectories.size,
+            "seconds": self.timer.seconds,
+            "state": state,
+        }
+        return checkpoint.save(self.path, step, weights, tensors, meta)
+
+    def latest(self) -> Checkpoint | None:
+        """The newest checkpoint, or None."""
+        return checkpoint.latest(self.path)
+
+    def summary(self, before: list, after: list) -> None:
+        """Prints success before and after (trajectories of the same tasks), where the time went and where to look."""
+        first = {t.task.task_id: t.verdict or 0.0 for t in before}
+        pairs = [(t.verdict or 0.0, first[t.task.task_id]) for t in after if t.task.task_id in first]
+        rates = [wilson(sum(t.verdict or 0.0 for t in some), len(some)) for some in (before, after)]
+        difference = paired_difference([a for a, _ in pairs], [b for _, b in pairs])
+        parts = self.timer.metrics()
+        total = sum(parts.values())
+        shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
+        print(
+            f"\nTest success {rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"
+            f"Paired difference {difference} (95 % intervals)\n"
+            f"Took {total / 60:.1f} minutes: {shares}\n"
+            f"Run folder  {self.path}\n"
+            f"Episodes    python tools/view.py {self.path}\n"
+            f"Plots       python tools/plot.py {self.path}\n"
+            f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}"
+        )
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, kind, error, trace) -> None:
+        if self._wandb:
+            self._wandb.finish(exit_code=0 if kind is None else 1)
+
+
+def read_metrics(run_path: str | Path) -> list[dict]:
+    """The rows of metrics.jsonl, a torn line left out. Raises UsageError where there are none."""
+    file = Path(run_path) / "metrics.jsonl"
+    if not file.exists():
+        raise UsageError(f"{run_path} is no run: it has no metrics.jsonl")
+    rows = []
+    for line in file.read_text().splitlines():
+        try:
+            rows.append(json.loads(line))
+        except ValueError:
+            continue
+    return rows
+
+
+def run_main(main: Callable, *args) -> None:
+    """Calls `main(*args)` (a function or a coroutine function) and ends the process as a user expects.
+
+    One line on stderr and exit code 2 for UsageError, 1 for faults that stopped the run and for a full disk, 130 for
+    Ctrl-C (SIGTERM does the same), after the script's own `finally` wrote its checkpoint.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    try:
+        result = main(*args)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+    except BaseException as error:
+        message, code = _ending(error)
+        if message is None:
+            raise
+        print(" ".join(message.split()), file=sys.stderr)
+        raise SystemExit(code) from None
+
+
+def _ending(error: BaseException) -> tuple[str | None, int]:
+    while isinstance(error, BaseExceptionGroup):  # what asyncio.TaskGroup makes of it
+        error = error.exceptions[0]
+    if isinstance(error, UsageError):
+        return f"error: {error}", 2
+    if isinstance(error, EnvFault | TooManyFaults):
+        return f"stopped: {error}", 1
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return f"stopped: the disk is full ({error.filename or error.strerror}); the last checkpoint is whole", 1
+    if isinstance(error, KeyboardInterrupt):
+        return "stopped by the user", 130
+    return None, 1
+
+
+def _new_folder(runs_dir: Path, name: str) -> Path:
+    runs_dir.mkdir(parents=True, exist_ok=True)
+    for suffix in ["", *(f"-{i}" for i in range(2, 1000))]:  # several runs may start within a second
+        try:
+            (runs_dir / (name + suffix)).mkdir()
+        except FileExistsError:
+            continue
+        return runs_dir / (name + suffix)
+    raise UsageError(f"a thousand runs named {name}")
+
+
+def _age(run_path: Path) -> float:
+    return checkpoint.latest(run_path).path.stat().st_mtime
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

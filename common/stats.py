@@ -1,0 +1,86 @@
+"""Intervals for the numbers we report. Every function returns `Interval(estimate, low, high)`, 95 % by default."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist, fmean, stdev
+from typing import NamedTuple
+
+
+class Interval(NamedTuple):
+    """An estimate and its confidence interval; `low` and `high` are NaN where one value alone gives no spread."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
+    """Wilson's score interval of a success rate (Wilson 1927): sound near 0 and 1 and for small n."""
+    if n == 0:
+        return Interval(math.nan, 0.0, 1.0)
+    z = NormalDist().inv_cdf(0.5 + level / 2)
+    p = successes / n
+    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Interval(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
+
+
+def student_t(df: int, level: float = 0.95) -> float:
+    """The two-sided quantile of Student's t: P(|T| <= t) = level.
+
+    Abramowitz and Stegun 26.7.3 and 26.7.4 (odd and even degrees of freedom), inverted by bisection.
+    """
+
+    def inside(t: float) -> float:
+        theta = math.atan(t / math.sqrt(df))
+        term, total = (1.0, 1.0) if df % 2 == 0 else (math.cos(theta), math.cos(theta) if df > 1 else 0.0)
+        for k in range(2 if df % 2 == 0 else 3, df - 1, 2):
+            term *= (k - 1) / k * math.cos(theta) ** 2
+            total += term
+        return math.sin(theta) * total if df % 2 == 0 else 2 / math.pi * (theta + math.sin(theta) * total)
+
+    low, high = 0.0, 1e6
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if inside(middle) < level else (low, middle)
+    return high
+
+
+def mean_ci(values: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean of a few independent values (seeds) with Student's t interval."""
+    values = [float(value) for value in values]
+    if len(values) < 2:
+        return Interval(values[0] if values else math.nan, math.nan, math.nan)
+    mean = fmean(values)
+    half = student_t(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.95) -> Interval:
+    """Mean of `a - b` where a[i] and b[i] are of the same task (or seed). Raises ValueError on unequal lengths."""
+    return mean_ci([x - y for x, y in zip(a, b, strict=True)], level)
+
+
+def success_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
+    """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
+    requirements, per required steps (of the oracle), and the mean length. Metrics by name, `prefix/...`."""
+
+    def rate(group):
+        return fmean(t.verdict or 0.0 for t in group)
+
+    overall = wilson(sum(t.verdict or 0.0 for t in trajectories), len(trajectories))
+    metrics = {f"{prefix}/success": overall.estimate, f"{prefix}/low": overall.low, f"{prefix}/high": overall.high}
+    metrics[f"{prefix}/episodes"] = len(trajectories)
+    metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)
+    keys = {
+        "site": lambda t: t.task.site,
+        "requirements": lambda t: t.task.requirements,
+        "steps": lambda t: "1-3" if t.task.steps <= 3 else "4-6" if t.task.steps <= 6 else "7+",
+    }
+    for name, key in keys.items():
+        for value in sorted({key(t) for t in trajectories}, key=str):
+            metrics[f"{prefix}/{name}_{value}"] = rate([t for t in trajectories if key(t) == value])
+    return metrics

@@ -1,0 +1,91 @@
+"""Environments. `make(env_id)` is the one list of them; every one keeps the contract of docs/environments.md.
+
+Text in, text out; nothing under `envs/` imports torch. An environment's `reset`, `step` and `close` are coroutines that
+return Gymnasium's tuples; `gym_env(env_id)` wraps one as a synchronous `gymnasium.Env`.
+"""
+
+from dataclasses import dataclass
+
+from common.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Task:
+    """One instruction in one world.
+
+    `seed` is the content seed of the world the task lives in; `config` is the task in WebArena's JSON schema (sites,
+    start_url, intent, intent_template, instantiation_dict, eval). `steps` is what the oracle needs, 0 where unknown.
+    """
+
+    task_id: str
+    site: str
+    instruction: str
+    max_steps: int
+    split: str = "train"
+    seed: int = 0
+    template: str = ""
+    requirements: int = 1
+    steps: int = 0
+    config: dict | None = None
+
+
+def make(env_id, **options):
+    """The environment of that name; nothing is started before its first `reset`.
+
+    "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. Raises UsageError for an unknown name.
+    """
+    name, _, part = env_id.partition("/")
+    if name == "arena":
+        from envs.arena import SITES, Arena
+
+        known = [site.NAME for site, _ in SITES]
+        sites = part.split("+") if part else None
+        if sites is None or set(sites) <= set(known):
+            return Arena(sites=sites, **options)
+        raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +)")
+    raise UsageError(f"--env-id {env_id}: there is no such environment; there is arena (or arena/shop, arena/forum)")
+
+
+def gym_env(env_id, split="train", **options):
+    """The same environment as a synchronous `gymnasium.Env`, for code that expects one.
+
+    `reset(seed=n)` begins a task drawn from `split` by the seed, or `reset(options={"task": task})` that one.
+    Observations are dicts of text (goal, text, url, error), actions are text.
+    """
+    import asyncio
+    import string
+
+    import gymnasium
+    from gymnasium.spaces import Dict, Text
+
+    charset = string.printable
+    keys = ("goal", "text", "url", "error")
+
+    class SynchronousEnv(gymnasium.Env):
+        metadata = {"render_modes": []}
+        observation_space = Dict({key: Text(100_000, min_length=0, charset=charset) for key in keys})
+        action_space = Text(4096, min_length=0, charset=charset)
+
+        def __init__(self):
+            self.env = make(env_id, **options)
+            self.runner = asyncio.Runner()
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            tasks = self.env.tasks(split)
+            task = (options or {}).get("task") or tasks[int(self.np_random.integers(len(tasks)))]
+            obs, info = self.runner.run(self.env.reset(task, seed=seed or 0))
+            return self._plain(obs), info
+
+        def step(self, action):
+            obs, reward, terminated, truncated, info = self.runner.run(self.env.step(action))
+            return self._plain(obs), float(reward), terminated, truncated, info
+
+        def close(self):
+            self.runner.run(self.env.close())
+            self.runner.close()
+
+        def _plain(self, obs):
+            return {key: "".join(c if c in charset else "?" for c in obs[key]) for key in keys}
+
+    return SynchronousEnv()

@@ -1,0 +1,40 @@
+"""Tests use this machine only: a connection to anywhere but loopback fails at once."""
+
+import ipaddress
+import os
+import socket
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is first imported
+os.environ.setdefault("WANDB_MODE", "offline")
+os.environ.setdefault("WANDB_SILENT", "true")
+
+
+def _is_local(address) -> bool:
+    if not isinstance(address, tuple):  # a Unix socket's path
+        return True
+    host = address[0]
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host in ("localhost", "")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch):
+    real_connect = socket.socket.connect
+    real_connect_ex = socket.socket.connect_ex
+
+    def connect(self, address):
+        if not _is_local(address):
+            raise OSError(f"tests use no network: connection to {address} refused")
+        return real_connect(self, address)
+
+    def connect_ex(self, address):
+        if not _is_local(address):
+            raise OSError(f"tests use no network: connection to {address} refused")
+        return real_connect_ex(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect)
+    monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)

@@ -1,0 +1,181 @@
+"""The arena's frame: worlds, splits, task texts, the server. (Sites have tests of their own.)"""
+
+import json
+import random
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+
+import pytest
+
+from common.errors import UsageError
+from envs.arena import SITES, Arena, tasks, words
+from envs.arena.content import SEEDS, World
+from envs.arena.server import COOKIE, Server
+from envs.webarena import check
+
+TEMPLATES = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in SITES}
+
+
+@pytest.fixture(scope="module")
+def server():
+    server = Server([site for site, _ in SITES]).start()
+    yield server
+    server.stop()
+
+
+def get(server, path, episode=None, data=None):
+    request = urllib.request.Request(server.url + path, data, {"Cookie": f"{COOKIE}={episode}"} if episode else {})
+    with urllib.request.urlopen(request) as answer:
+        return answer.read().decode()
+
+
+# --- worlds and splits -------------------------------------------------------------------------------------------------
+
+
+def test_splits_share_no_seed_and_no_word():
+    seeds = [seed for split in SEEDS for seed in SEEDS[split]]
+    assert len(seeds) == len(set(seeds))
+    for kind in ("adjective", "noun", "first", "last", "topic", "verb"):
+        pools = [set(words.pool(kind, split)) for split in SEEDS]
+        assert sum(map(len, pools)) == len(set.union(*pools))
+
+
+@pytest.mark.parametrize("split", SEEDS)
+def test_tasks_are_frozen_by_their_seed_and_valid(split):
+    arena, again = Arena(), Arena()
+    drawn = arena.tasks(split)
+    assert drawn == again.tasks(split)
+    assert len({task.task_id for task in drawn}) == len(drawn)
+    for site, templates in TEMPLATES.items():
+        here = [task for task in drawn if task.site == site]
+        counts = Counter(task.template for task in here[: 4 * len(templates)])
+        assert set(counts) == {template.name for template in templates}, "the beginning of a split covers every template"
+    for task in drawn:
+        check(task.config)
+        assert json.loads(json.dumps(task.config)) == task.config
+        assert task.config["intent"] == task.instruction and task.steps == len(arena.oracle(task)) <= task.max_steps
+        assert task.instruction.isascii() and task.instruction == task.instruction.lower()
+
+
+def test_worlds_of_a_split_use_its_words_only():
+    everything = {split: {w for kind in words._LISTS for w in words.pool(kind, split)} for split in SEEDS}
+    for split in SEEDS:
+        known = set.union(*(everything[other] for other in SEEDS if other != split))
+        values = {
+            word
+            for task in Arena().tasks(split)
+            for slot, value in task.config["instantiation_dict"].items()
+            if tasks.slot_kind(slot) in ("product", "person")
+            for word in value.split()
+        }
+        assert values and not values & (known - everything[split])
+
+
+# --- instructions as text ----------------------------------------------------------------------------------------------
+
+
+def test_an_instruction_means_its_own_check():
+    arena = Arena()
+    for split in SEEDS:
+        for task in arena.tasks(split):
+            parsed = arena.task_from_text(task.instruction, task)
+            assert parsed is not None, task.instruction
+            assert parsed.config["eval"] == task.config["eval"], task.instruction
+
+
+def test_what_cannot_be_parsed_or_is_not_there_has_no_check():
+    arena = Arena()
+    task = arena.tasks("train")[0]
+    for text in ("", "sing a song", "add 2 to the cart", "add 2 no such thing to the cart", task.instruction + " now"):
+        assert arena.task_from_text(text, task) is None
+
+
+def test_vary_proposes_neighbours_from_text():
+    arena, rng = Arena(), random.Random(0)
+    for site, templates in TEMPLATES.items():
+        here = [task for task in arena.tasks("train") if task.site == site]
+        kinds, proposed, meant = Counter(), 0, 0
+        for task in rng.sample(here, 300):
+            varied = arena.vary(task, rng)
+            assert task.instruction not in varied and len(set(varied)) == len(varied)
+            for text in varied:
+                proposed += 1
+                other = arena.task_from_text(text, task)
+                if other is not None:
+                    meant += 1
+                    assert (other.seed, other.split) == (task.seed, task.split)
+                    kinds["template" if other.template != task.template else "values"] += 1
+                    kinds[other.requirements - task.requirements] += 1
+        print(f"{site}: {proposed / 300:.2f} proposals a task, {meant / proposed:.2f} of them with a check; {kinds}")
+        assert proposed > 300 and meant > 0.7 * proposed, site
+        assert min(kinds["template"], kinds["values"], kinds[1], kinds[-1]) > 10
+    assert arena.vary(arena.tasks("train")[3], random.Random(1)) == arena.vary(arena.tasks("train")[3], random.Random(1))
+
+
+def test_moves_resolve_against_the_page():
+    page = 'page "cart"\nlink "home" [1]\nbox "search" [2] = "red lamp"\nlink "red lamp" [3]\nlink "red lamp" [14]'
+    assert tasks.resolve(tasks.Move("link", "red lamp"), page) == (
+        '# Element: link "red lamp" [3]\ndo(action="Click", element="3")'
+    )
+    assert tasks.resolve(tasks.Move("box", "search", "Search", "mug"), page) == (
+        '# Element: box "search" [2]\ndo(action="Search", argument="mug", element="2")'
+    )
+    assert tasks.resolve(tasks.exit_move("done"), page) == 'exit(message="done")'
+    with pytest.raises(LookupError):
+        tasks.resolve(tasks.Move("button", "red lamp"), page)
+
+
+# --- the server --------------------------------------------------------------------------------------------------------
+
+
+def test_server_needs_an_episode(server):
+    for episode in (None, "nobody"):
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            get(server, "/shop/", episode)
+    episode = server.new(World(0))
+    assert "categor" in get(server, "/shop/", episode)
+    server.end(episode)
+    with pytest.raises(urllib.error.HTTPError, match="403"):
+        get(server, "/shop/", episode)
+
+
+def test_unknown_pages_are_404_pages(server):
+    episode = server.new(World(0))
+    for path in ("/shop/p/999", "/shop/c/nothing", "/shop/orders/1", "/shop/what", "/shop/p/x"):
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            get(server, path, episode)
+
+
+def test_episodes_never_see_each_other_and_snapshots_come_back(server):
+    one, two = server.new(World(0)), server.new(World(0))
+    fresh = get(server, "/shop/cart", one)
+    image = server.snapshot(one)
+    get(server, "/shop/cart/1/remove", one, b"")
+    changed = get(server, "/shop/cart", one)
+    assert changed != fresh and get(server, "/shop/cart", two) == fresh
+    later = server.snapshot(one)
+    server.restore(one, image)
+    assert get(server, "/shop/cart", one) == fresh
+    server.restore(two, later)
+    assert get(server, "/shop/cart", two) == changed and get(server, "/shop/cart", one) == fresh
+
+
+def test_a_busy_port_is_one_line(server):
+    with pytest.raises(UsageError, match=str(server.port)):
+        Server([], port=server.port)
+
+
+def test_server_reset_speed(server, capsys):
+    """Printed, not asserted: the machine may be busy."""
+    first = [_seconds(lambda seed=seed: server.new(World(seed))) for seed in range(40, 60)]
+    again = [_seconds(lambda seed=seed: server.new(World(seed))) for seed in range(40, 60)]
+    with capsys.disabled():
+        print(f"\nserver reset: {1e3 * sum(first) / 20:.2f} ms in a new world, {1e3 * sum(again) / 20:.3f} ms in a known one")
+
+
+def _seconds(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start

@@ -1,0 +1,155 @@
+"""common/llm.py and common/orm.py on small models that the tests make, and on the committed tiny base."""
+
+import random
+
+import pytest
+import torch
+
+from common import llm, orm
+from common.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    return llm.load("assets/tiny")
+
+
+PAGES = [
+    'Task Instruction: price of red lamp\nAction History:\npage "home"\nlink "red lamp" [1]\nAction:\n',
+    'Task Instruction: log out\nAction History:\npage "account"\nlink "orders" [1]\nbutton "log out" [2]\nAction:\n',
+    'Task Instruction: x\nAction History:\npage "a"\nAction:\n',
+]
+
+
+def test_sampling_logprobs_are_those_of_a_forward_pass(tiny):
+    model, tokenizer = tiny
+    prompts = [tokenizer.encode(p) for p in PAGES]
+    for temperature in (1.0, 0.7, 0.0):
+        done = llm.generate(model, tokenizer, prompts, [1, 2, 3], temperature, max_new_tokens=24)
+        with torch.no_grad():
+            logprobs, mask = llm.token_logprobs(model, tokenizer, prompts, [c.ids for c in done], temperature)
+        for row, completion in enumerate(done):
+            got = logprobs[row][mask[row]]
+            assert len(got) == len(completion.ids)
+            torch.testing.assert_close(got, torch.tensor(completion.logprobs), atol=1e-4, rtol=0)
+
+
+def test_a_sample_does_not_depend_on_its_batch(tiny):
+    model, tokenizer = tiny
+    prompts = [tokenizer.encode(p) for p in PAGES]
+    together = llm.generate(model, tokenizer, prompts, [1, 2, 3], 1.0, 24)
+    for i in range(3):
+        alone = llm.generate(model, tokenizer, [prompts[i]], [i + 1], 1.0, 24)[0]
+        assert alone.ids == together[i].ids
+    other = llm.generate(model, tokenizer, prompts, [4, 5, 6], 1.0, 24)
+    assert [c.ids for c in other] != [c.ids for c in together]
+
+
+def test_sampling_follows_the_softmax(tiny):
+    model, tokenizer = tiny
+    prompt = tokenizer.encode(PAGES[0])
+    count = 2000
+    first = [c.ids[0] for c in llm.generate(model, tokenizer, [prompt] * count, list(range(count)), 1.0, 1)]
+    with torch.no_grad():
+        p = model(input_ids=torch.tensor([prompt])).logits[0, -1].float().softmax(-1)
+    token = int(p.argmax())
+    expected, sd = p[token].item(), (p[token] * (1 - p[token]) / count).sqrt().item()
+    assert abs(first.count(token) / count - expected) < 5 * sd + 1e-9
+
+
+def test_logprobs_do_not_depend_on_padding_and_carry_gradient(tiny):
+    model, tokenizer = tiny
+    prompts = [tokenizer.encode(p) for p in PAGES]
+    actions = [tokenizer.encode('exit(message="24")'), tokenizer.encode("go_backward()"), [5, 6, 7, 8, 9, 10]]
+    together, mask = llm.token_logprobs(model, tokenizer, prompts, actions)
+    for i in range(3):
+        alone, _ = llm.token_logprobs(model, tokenizer, [prompts[i]], [actions[i]])
+        torch.testing.assert_close(together[i][mask[i]], alone[0], atol=1e-4, rtol=0)
+    assert together.requires_grad and (together[~mask] == 0).all()
+    # against the plain definition
+    ids = torch.tensor([prompts[1] + actions[1]])
+    full = model(input_ids=ids).logits.float().log_softmax(-1)
+    start = len(prompts[1])
+    slow = [full[0, start - 1 + i, token].item() for i, token in enumerate(actions[1])]
+    assert together[1][mask[1]].tolist() == pytest.approx(slow, abs=1e-4)
+
+
+def test_length_batches_cover_everything_once():
+    lengths = [random.Random(0).randint(1, 99) for _ in range(53)]
+    for rng in (None, random.Random(1)):
+        batches = llm.length_batches(lengths, 8, rng)
+        assert sorted(i for b in batches for i in b) == list(range(53))
+        assert max(map(len, batches)) == 8
+
+
+def test_the_tiny_tokenizer_gives_text_back(tiny):
+    _, tokenizer = tiny
+    text = (
+        'page "red lamp"\nlink "home" [1]\nbox "search" [2] = "blue mug"\nselect "size" [4] = "s" of "s" "l"\n'
+        'check "gift wrap" [5] on\n# Element: link "home" [12]\ndo(action="Click", element="12")\n'
+        'do(action="Type", argument="two red lamps", element="2")\nexit(message="24")\n'
+    )
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    assert (
+        tokenizer.encode('"red')[-1] == tokenizer.encode(" red")[-1]
+        or tokenizer.encode('= "red')[-1] == tokenizer.encode(" red")[-1]
+    )
+
+
+def test_a_missing_model_is_one_clear_line():
+    for name in ("no/such/folder/here", "./nothing", "gone"):
+        with pytest.raises(UsageError, match="no model at"):
+            llm.find_model(name)
+    with pytest.raises(UsageError, match="needs a GPU"):
+        llm.load("assets/tiny", load_in_4bit=True, device="cpu")
+
+
+def test_lora_trains_adapters_only():
+    model, tokenizer = llm.load("assets/tiny", lora_rank=4)
+    trainable = [n for n, p in model.named_parameters() if p.requires_grad]
+    assert trainable and all("lora_" in n for n in trainable)
+    logprobs, _ = llm.token_logprobs(model, tokenizer, [[5, 6, 7]], [[8, 1]])
+    logprobs.sum().backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters() if p.requires_grad)
+
+
+# ----------------------------------------------------------------------------------------------------------------- ORM
+def test_the_judge_compares_two_logits(tiny):
+    model, tokenizer = tiny
+    yes, no = orm.answer_ids(tokenizer)
+    assert yes != no
+    prompts = [tokenizer.encode(p) for p in PAGES]
+    got = orm.p_yes(model, tokenizer, prompts)
+    for prompt, p in zip(prompts, got, strict=True):
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt])).logits[0, -1]
+        assert p == pytest.approx(torch.softmax(logits[[yes, no]], 0)[0].item(), abs=1e-4)
+
+
+def test_the_judge_learns():
+    model, tokenizer = llm.load("assets/tiny")
+    rng = random.Random(0)
+    words = ["red", "blue", "lamp", "mug"]
+    prompts, labels = [], []
+    for _ in range(64):
+        a, b = rng.choice(words), rng.choice(words[:2])
+        prompts.append(tokenizer.encode(f'page "{a}"\nTask Instruction: {b}\nSuccess:'))
+        labels.append(a in words[:2])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    orm.train(model, tokenizer, optimizer, prompts, labels, 16, 8, seed=0)
+    quality = orm.quality(orm.p_yes(model, tokenizer, prompts), labels)
+    assert quality["accuracy"] > 0.95 and quality["auc"] > 0.95
+
+
+def test_quality_against_slow_counts():
+    rng = random.Random(1)
+    scores = [round(rng.random(), 1) for _ in range(60)]
+    labels = [rng.random() < 0.3 + 0.4 * s for s in scores]
+    got = orm.quality(scores, labels)
+    positive = [s for s, y in zip(scores, labels, strict=True) if y]
+    negative = [s for s, y in zip(scores, labels, strict=True) if not y]
+    pairs = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
+    assert got["auc"] == pytest.approx(sum(pairs) / len(pairs))
+    said_yes = [y for s, y in zip(scores, labels, strict=True) if s > 0.5]
+    assert got["precision"] == pytest.approx(sum(said_yes) / len(said_yes))
+    assert got["accuracy"] == pytest.approx(sum((s > 0.5) == y for s, y in zip(scores, labels, strict=True)) / 60)

@@ -1,0 +1,147 @@
+"""The trajectory store: exact round trips, torn lines, a full disk, images."""
+
+import errno
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import replay
+from common.replay import Step, Trajectory, TrajectoryStore, from_json, to_json, truncate
+from envs import Task
+
+text = st.text(st.characters(), max_size=20)  # lone surrogates, NUL and line separators included
+floats = st.floats(allow_nan=False)
+steps = st.builds(
+    Step,
+    prompt_ids=st.lists(st.integers(0, 2**31), max_size=4),
+    action_ids=st.lists(st.integers(0, 2**31), max_size=4),
+    logprobs=st.lists(floats, max_size=4),
+    version=st.integers(0, 1000),
+    observation=text,
+    action=text,
+    reward=floats,
+    error=text,
+    url=text,
+    screenshot=st.none() | text,
+    value=st.none() | floats,
+    advantage=st.none() | floats,
+)
+tasks = st.builds(
+    Task,
+    task_id=text,
+    site=text,
+    instruction=text,
+    max_steps=st.integers(1, 30),
+    config=st.none() | st.dictionaries(text, text | st.integers() | st.lists(text, max_size=3), max_size=3),
+)
+trajectories = st.builds(
+    Trajectory,
+    task=tasks,
+    seed=st.integers(),
+    attempt=st.integers(0, 9),
+    steps=st.lists(steps, max_size=3),
+    answer=text,
+    verdict=st.none() | floats,
+    judged=st.none() | floats,
+    reward=floats,
+    phase=st.integers(0, 99),
+    policy=text,
+    final_observation=text,
+)
+
+
+def episode(number: int) -> Trajectory:
+    step = Step([1, 2], [3], [-0.1], 0, "page", 'exit(message="a")')
+    return Trajectory(Task(f"t{number}", "shop", "buy", 15), seed=number, attempt=0, steps=[step])
+
+
+@given(trajectories)
+@settings(max_examples=200, deadline=None)
+def test_round_trip_is_exact_and_one_line(trajectory):
+    line = to_json(trajectory)
+    assert from_json(line) == trajectory
+    assert len(line.splitlines()) == 1
+
+
+def test_append_read_iterate(tmp_path):
+    store = TrajectoryStore(tmp_path / "run" / "trajectories.jsonl")
+    assert list(store) == [] and store.size == 0 and store.append([]) == []
+    offsets = store.append([episode(0), episode(1)]) + store.append([episode(2)])
+    assert [t.seed for t in store] == [0, 1, 2]
+    assert [store.read(offset).seed for offset in offsets] == [0, 1, 2]
+    assert next(iter(store)).seed == 0  # lazy: one may stop early
+
+
+def test_every_cut_of_the_last_line_costs_that_line_alone(tmp_path):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    start = store.append([episode(0), episode(1)])[1]
+    whole = store.path.read_bytes()
+    for cut in range(start + 1, len(whole) - 1):
+        store.path.write_bytes(whole[:cut])
+        assert [t.seed for t in store] == [0], cut
+        (offset,) = store.append([episode(2)])
+        assert [t.seed for t in store] == [0, 2], cut
+        assert store.read(offset).seed == 2
+    store.path.write_bytes(whole[:-1])  # only the newline is lost: nothing else is
+    store.append([episode(2)])
+    assert [t.seed for t in store] == [0, 1, 2]
+
+
+def test_full_disk_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    store.append([episode(0)])
+    before = store.path.read_bytes()
+    real_write = os.write
+
+    def write(fd, data):  # the disk takes 100 bytes, then is full
+        if os.fstat(fd).st_size >= len(before) + 100:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(fd, bytes(data[:100]))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replay.os, "write", write)
+        with pytest.raises(OSError) as failure:
+            store.append([episode(1), episode(2)])
+    assert failure.value.errno == errno.ENOSPC
+    assert store.path.read_bytes() == before
+    store.append([episode(3)])
+    assert [t.seed for t in store] == [0, 3]
+
+
+def test_truncate_goes_back_to_a_checkpoint(tmp_path):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    store.append([episode(0)])
+    size = store.size
+    store.append([episode(1)])
+    truncate(store.path, size)
+    assert [t.seed for t in store] == [0]
+    truncate(store.path, 10**9)  # never makes the file longer
+    assert store.size == size
+
+
+def test_images_are_stored_once_by_content(tmp_path):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    png, jpg = b"\x89PNG one", b"\xff\xd8 two"
+    names = [store.add_image(png), store.add_image(png), store.add_image(jpg)]
+    assert names[0] == names[1] != names[2]
+    assert names[0].endswith(".png") and names[2].endswith(".jpg")
+    assert (tmp_path / names[0]).read_bytes() == png
+    assert len(list((tmp_path / "screenshots").iterdir())) == 2
+
+
+def test_import_is_light():
+    code = "import sys, common.replay, common.run, common.stats; print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
+
+
+def test_a_tensor_is_refused_before_anything_is_written(tmp_path):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    bad = episode(1)
+    bad.reward = object()
+    with pytest.raises(TypeError, match="object has no place"):
+        store.append([episode(0), bad])
+    assert store.size == 0

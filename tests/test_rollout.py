@@ -1,0 +1,161 @@
+"""common/rollout.py: batching, independence of the batch, and faults that never become rewards.
+
+The environment here is a counter in plain Python, so that every fault can be placed exactly; tests/test_demo.py does the
+same with Chromium killed in mid-run.
+"""
+
+import asyncio
+import random
+
+import pytest
+
+from common import rollout
+from common.errors import EnvFault, EnvHang, TooManyFaults
+from common.llm import Completion
+from envs import Task
+
+
+class Counter:
+    """The agent says how often it was asked; `plan` maps (task id, attempt number) to (step, exception)."""
+
+    def __init__(self, plan=None, resets=None):
+        self.plan, self.resets = plan or {}, resets if resets is not None else {}
+
+    async def reset(self, task, seed=0):
+        self.task, self.count = task, 0
+        self.resets[task.task_id] = self.resets.get(task.task_id, 0) + 1
+        await asyncio.sleep(0)
+        return self.observe(), {}
+
+    def observe(self):
+        return {"text": f"count {self.count}", "error": "", "url": "", "goal": self.task.instruction}
+
+    async def step(self, action):
+        self.count += 1
+        when, error = self.plan.get((self.task.task_id, self.resets[self.task.task_id]), (0, None))
+        if self.count == when:
+            raise error
+        await asyncio.sleep(0)
+        done = self.count == 3
+        return self.observe(), float(done), done, False, {"verdict": float(done), "answer": action}
+
+
+def policy(batches, slow=0):
+    def generate(prompts, seeds):
+        batches.append(len(prompts))
+        return [Completion([p[0], s % 7], [-0.1, -0.2], 4) for p, s in zip(prompts, seeds, strict=True)]
+
+    return rollout.BatchedPolicy(generate)
+
+
+def run(envs, tasks, faults, batches=None, lockstep=False):
+    batched = policy(batches if batches is not None else [])
+    batched.lockstep = lockstep
+
+    async def once(env, task, attempt):
+        return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 1, attempt)
+
+    return asyncio.run(rollout.play_all(envs, tasks, batched, once, faults))
+
+
+def tasks(count):
+    return [Task(f"t{i}", "shop", f"count {i}", 5) for i in range(count)]
+
+
+def test_every_task_is_played_once_in_order_and_prompts_are_batched():
+    batches, faults = [], rollout.FaultLog()
+    played = run([Counter() for _ in range(4)], tasks(10), faults, batches)
+    assert [t.task.task_id for t in played] == [f"t{i}" for i in range(10)]
+    assert all(len(t.steps) == 3 and t.verdict == 1.0 and t.outcome == "exit" for t in played)
+    assert max(batches) > 1 and sum(batches) == 30
+    assert faults.episodes == 10 and faults.rate == 0.0
+
+
+def test_an_episode_does_not_depend_on_how_many_share_its_batch():
+    alone = run([Counter()], tasks(6), rollout.FaultLog())
+    many = run([Counter() for _ in range(6)], tasks(6), rollout.FaultLog())
+    for a, b in zip(alone, many, strict=True):
+        assert [s.action_ids for s in a.steps] == [s.action_ids for s in b.steps]
+
+
+def test_lockstep_makes_the_same_batches_every_time():
+    first, second = [], []
+    for batches in (first, second):
+        run([Counter() for _ in range(3)], tasks(7), rollout.FaultLog(), batches, lockstep=True)
+    assert first == second and first[0] == 3
+
+
+def test_a_fault_is_played_again_and_never_a_reward():
+    resets, faults = {}, rollout.FaultLog()
+    plan = {("t1", 1): (2, EnvFault("lost")), ("t2", 1): (1, EnvFault("lost")), ("t2", 2): (1, EnvFault("lost"))}
+    played = run([Counter(plan, resets) for _ in range(2)], tasks(4), faults)
+    assert [t.task.task_id for t in played] == ["t0", "t1", "t2", "t3"]
+    assert all(t.verdict == 1.0 for t in played)
+    assert (resets["t1"], resets["t2"]) == (2, 3)
+    assert (faults.faults, faults.dropped, faults.episodes) == (3, 0, 7)
+
+
+def test_a_task_that_always_faults_is_dropped_and_counted():
+    resets, faults = {}, rollout.FaultLog()
+    plan = {("t1", n): (2, EnvFault("lost")) for n in range(1, 9)}
+    played = run([Counter(plan, resets)], tasks(3), faults)
+    assert [t.task.task_id for t in played] == ["t0", "t2"]
+    assert (faults.dropped, resets["t1"]) == (1, rollout.MAX_ATTEMPTS)
+
+
+def test_the_second_hang_after_the_same_actions_is_the_agents_failure():
+    faults = rollout.FaultLog()
+    plan = {("t1", 1): (2, EnvHang("hang")), ("t1", 2): (2, EnvHang("hang"))}
+    played = run([Counter(plan, {})], tasks(2), faults)
+    # other samples on the second attempt would be other actions; this policy's seed has the attempt in it
+    hung = [t for t in played if t.task.task_id == "t1"][0]
+    assert hung.verdict in (0.0, 1.0)
+
+    async def hang(env, task, attempt):
+        error = EnvHang("hang")
+        error.actions, error.trajectory = ["a", "b"], rollout.Trajectory(task, 0, attempt)
+        raise error
+
+    log = rollout.FaultLog()
+    failed = asyncio.run(rollout.play_until_sound(None, tasks(1)[0], hang, log))
+    assert failed.verdict == 0.0 and log.agent_hangs == 1 and log.faults == 1 and log.dropped == 0
+
+
+def test_too_many_faults_stop_the_run():
+    log = rollout.FaultLog()
+    with pytest.raises(TooManyFaults, match="ended in faults"):
+        for _ in range(100):
+            log.record(EnvFault("the site answers 503"))
+    log = rollout.FaultLog()
+    for i in range(500):  # under a fifth: goes on
+        log.record(EnvFault("lost") if i % 10 == 0 else None)
+    assert log.rate == pytest.approx(0.1)
+
+
+def test_an_error_of_the_model_reaches_the_caller():
+    def broken(prompts, seeds):
+        raise MemoryError("out of memory")
+
+    batched = rollout.BatchedPolicy(broken)
+
+    async def once(env, task, attempt):
+        return await rollout.play(env, task, batched, lambda i, past, obs: [1], str, 1, attempt)
+
+    with pytest.raises(MemoryError):
+        asyncio.run(rollout.play_all([Counter(), Counter()], tasks(4), batched, once, rollout.FaultLog()))
+
+
+def test_prompts_are_made_of_the_actions_own_tokens():
+    seen = []
+
+    async def once(env, task, attempt):
+        def prompt(instruction, past, obs):
+            seen.append([list(p) for p in past])
+            return [len(past)]
+
+        return await rollout.play(env, task, batched, prompt, str, 1, attempt)
+
+    batched = policy([])
+    random.seed(0)
+    trajectory = asyncio.run(rollout.play_all([Counter()], tasks(1), batched, once, rollout.FaultLog()))[0]
+    assert seen[2] == [s.action_ids for s in trajectory.steps[:2]]

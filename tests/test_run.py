@@ -1,0 +1,369 @@
+"""The run folder: metrics, time breakdown, checkpoints that survive a kill, resume, how a script ends, intervals."""
+
+import errno
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from common import checkpoint
+from common.errors import UsageError
+from common.replay import Step, Trajectory
+from common.run import Run, Timer, read_metrics
+from common.stats import mean_ci, paired_difference, student_t, wilson
+from envs import Task
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass
+class Args:
+    env_id: str = "arena"
+    exp_name: str = "webrl"
+    seed: int = 1
+    track: bool = False
+    wandb_project_name: str = "cleangui"
+    wandb_entity: str | None = None
+
+
+def trajectory(number: int) -> Trajectory:
+    return Trajectory(Task(f"t{number}", "shop", "buy", 15), number, 0, [Step([1], [2], [-0.5], 0, "page", "exit()")])
+
+
+def python(code: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, **options)
+
+
+# -- the folder and the metrics
+
+
+def test_folder_holds_arguments_script_and_metrics(tmp_path):
+    import numpy as np
+
+    run = Run.create(Args(), __file__, tmp_path / "runs")
+    assert run.path.parent == tmp_path / "runs" and run.name.startswith("arena__webrl__1__")
+    assert json.loads((run.path / "args.json").read_text())["seed"] == 1
+    assert (run.path / "test_run.py").read_text() == Path(__file__).read_text()
+    run.log({"losses/policy": np.float32(0.5), "charts/success": 0.25}, step=10)
+    run.log({"losses/policy": float("nan")}, step=20)
+    rows = read_metrics(run.path)
+    assert [row["global_step"] for row in rows] == [10, 20]
+    assert rows[0]["losses/policy"] == 0.5 and math.isnan(rows[1]["losses/policy"])
+    assert rows[0]["time/other"] >= 0
+
+
+def test_two_runs_in_one_second_have_two_folders(tmp_path):
+    assert len({Run.create(Args(env_id="a/b"), __file__, tmp_path).path for _ in range(3)}) == 3
+    assert all(p.parent == tmp_path for p in tmp_path.iterdir())
+
+
+def test_unwritable_folder_is_one_clear_line(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot write to .*file"):
+        Run.create(Args(), __file__, tmp_path / "file" / "runs")
+
+
+def test_reading_metrics_skips_a_torn_line(tmp_path):
+    run = Run.create(Args(), __file__, tmp_path)
+    run.log({"a": 1}, step=1)
+    with open(run.path / "metrics.jsonl", "a") as file:
+        file.write('{"global_step": 2, "a"')
+    run.log({"a": 3}, step=3)
+    assert [row["a"] for row in read_metrics(run.path)] == [1, 3]
+    with pytest.raises(UsageError, match="is no run"):
+        read_metrics(tmp_path)
+
+
+def test_wandb_offline_gets_every_row(tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with Run.create(Args(track=True), __file__, tmp_path) as run:
+        run.log({"losses/policy": 0.5}, step=10)
+        run.log({"losses/policy": 0.25}, step=5)  # out of order: kept, since step= is never given
+        assert wandb.run.name == run.name
+        assert wandb.run.summary["losses/policy"] == 0.25
+    assert wandb.run is None
+    assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
+
+
+# -- time
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr("common.run.time.perf_counter", clock.perf_counter)
+    return clock
+
+
+def test_timer_parts_nest_and_add_up(clock):
+    timer = Timer()
+    clock.now = 1
+    with timer("pages"):
+        clock.now = 3
+        with timer("generation"):
+            clock.now = 7
+        clock.now = 8
+    clock.now = 10
+    assert timer.metrics() == {"time/other": 3, "time/pages": 3, "time/generation": 4}
+    assert sum(timer.seconds.values()) == 10
+
+
+def test_timer_parts_may_overlap_and_fail(clock):
+    timer = Timer()
+    pages, generation = timer("pages"), timer("generation")
+    pages.__enter__()
+    clock.now = 1
+    generation.__enter__()
+    clock.now = 3
+    pages.__exit__(None, None, None)  # ends first, though it began first
+    clock.now = 6
+    with pytest.raises(ValueError), timer("training"):
+        clock.now = 7
+        raise ValueError
+    generation.__exit__(None, None, None)
+    clock.now = 9
+    assert timer.metrics() == {"time/other": 2, "time/pages": 1, "time/generation": 5, "time/training": 1}
+
+
+def test_timer_in_threads_loses_nothing():
+    timer = Timer()
+
+    def work():
+        for _ in range(200):
+            with timer("a"), timer("b"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert timer._active == []
+
+
+# -- checkpoints
+
+
+def learner():
+    import torch
+
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    model[2].weight = model[1].weight  # tied, as embeddings are
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model(torch.ones(1, 4)).sum().backward()
+    optimiser.step()
+    return model, optimiser
+
+
+def test_checkpoint_round_trip(tmp_path):
+    import numpy as np
+    import torch
+    from safetensors.torch import load_model
+
+    run = Run.create(Args(), __file__, tmp_path)
+    assert run.latest() is None
+    model, optimiser = learner()
+    head = {"value": torch.randn(3, 3).t()}
+    tensors = {"optimiser": optimiser.state_dict(), "rng": checkpoint.rng_state()}
+    run.save_checkpoint(7, {"critic": model, "head": head}, tensors, {"phase": 2, "failed": ["a"]})
+    expected = (torch.rand(3), np.random.rand(3), random.random())
+
+    saved = run.latest()
+    assert saved.step == 7 and saved.state == {"phase": 2, "failed": ["a"]}
+    other, other_optimiser = learner()
+    with torch.no_grad():
+        other[0].weight.zero_()
+    load_model(other, saved.path / "critic.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values()))
+    assert torch.equal(saved.weights("head")["value"], head["value"])
+    loaded = saved.tensors()
+    other_optimiser.load_state_dict(loaded["optimiser"])
+    assert torch.equal(
+        other_optimiser.state_dict()["state"][0]["exp_avg"], optimiser.state_dict()["state"][0]["exp_avg"]
+    )
+    checkpoint.set_rng_state(loaded["rng"])
+    again = (torch.rand(3), np.random.rand(3), random.random())
+    assert torch.equal(expected[0], again[0]) and (expected[1] == again[1]).all() and expected[2] == again[2]
+    with pytest.raises(UsageError, match="no weights named actor"):
+        saved.weights("actor")
+
+
+def test_pretrained_models_go_to_one_folder_with_their_tokenizer(tmp_path):
+    class Part:
+        def __init__(self, name):
+            self.name = name
+
+        def save_pretrained(self, folder):
+            Path(folder).mkdir(exist_ok=True)
+            (Path(folder) / self.name).write_text(self.name)
+
+    run = Run.create(Args(), __file__, tmp_path)
+    run.save_checkpoint(1, {"actor": [Part("model"), Part("tokenizer")], "orm": Part("model")}, {}, {})
+    saved = run.latest()
+    assert sorted(p.name for p in saved.folder("actor").iterdir()) == ["model", "tokenizer"]
+    assert [p.name for p in saved.folder("orm").iterdir()] == ["model"]
+
+
+def test_the_last_two_are_kept_and_one_step_can_be_saved_twice(tmp_path):
+    run = Run.create(Args(), __file__, tmp_path)
+    for step in (100, 2000, 2000):
+        run.save_checkpoint(step, {}, {}, {"step": step})
+    assert sorted(p.name for p in (run.path / "checkpoints").iterdir()) == ["0002-2000", "0003-2000"]
+
+
+def test_a_checkpoint_that_fails_leaves_the_former_ones(tmp_path, monkeypatch):
+    run = Run.create(Args(), __file__, tmp_path)
+    run.save_checkpoint(1, {}, {}, {"ok": True})
+
+    class Full:
+        def save_pretrained(self, folder):
+            raise RuntimeError("SafetensorError: I/O error: No space left on device (os error 28)")
+
+    with pytest.raises(OSError) as failure:
+        run.save_checkpoint(2, {"actor": Full()}, {}, {})
+    assert failure.value.errno == errno.ENOSPC
+    assert run.latest().step == 1
+    assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["0001-1"]
+
+
+def test_killed_while_saving(tmp_path):
+    code = f"""
+import os, signal
+from common import checkpoint
+from pathlib import Path
+class Killer:
+    def save_pretrained(self, folder):
+        Path(folder).mkdir()
+        (Path(folder) / "half").write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+checkpoint.save({str(tmp_path)!r}, 1, {{}}, {{}}, {{"global_step": 1, "state": 1}})
+checkpoint.save({str(tmp_path)!r}, 2, {{"actor": Killer()}}, {{}}, {{"global_step": 2, "state": 2}})
+"""
+    assert python(code).returncode == -signal.SIGKILL
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # the whole one and the one cut short
+    assert checkpoint.latest(tmp_path).state == 1
+    checkpoint.save(tmp_path, 3, {}, {}, {"global_step": 3, "state": 3})
+    assert sorted(p.name for p in (tmp_path / "checkpoints").iterdir()) == ["0001-1", "0002-3"]
+
+
+def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
+    run = Run.create(Args(), __file__, tmp_path)
+    run.trajectories.append([trajectory(0)])
+    run.log({"a": 1}, step=1)
+    run.timer.seconds["pages"] = 100.0
+    run.save_checkpoint(1, {}, {}, {"phase": 1})
+    run.trajectories.append([trajectory(1)])
+    run.log({"a": 2}, step=2)
+
+    for resume in (str(run.path), "auto"):
+        again = Run.create(Args(), __file__, tmp_path, resume=resume)
+        assert again.path == run.path and again.resumed.state == {"phase": 1}
+        assert [t.seed for t in again.trajectories] == [0]
+        assert [row["a"] for row in read_metrics(again.path)] == [1]
+        assert again.timer.metrics()["time/pages"] == 100
+    other_seed = Run.create(Args(seed=2), __file__, tmp_path, resume="auto")
+    assert other_seed.resumed is None and other_seed.path != run.path
+    with pytest.raises(UsageError, match="nothing to resume"):
+        Run.create(Args(), __file__, tmp_path, resume=str(other_seed.path))
+    assert Run.create(Args(), __file__, tmp_path).resumed is None
+
+
+# -- how a script ends
+
+ENDINGS = {
+    "raise UsageError('no model at /nowhere:\\n  give a folder')": (2, "error: no model at /nowhere: give a folder"),
+    "raise TooManyFaults('more than 20 % faults: the shop refuses')": (
+        1,
+        "stopped: more than 20 % faults: the shop refuses",
+    ),
+    "raise ExceptionGroup('tasks', [TooManyFaults('25 of 100 faults')])": (1, "stopped: 25 of 100 faults"),
+    "raise OSError(28, 'No space left on device', 'x')": (1, "stopped: the disk is full (x)"),
+    "os.kill(os.getpid(), signal.SIGINT); wait()": (130, "stopped by the user"),
+    "os.kill(os.getpid(), signal.SIGTERM); wait()": (130, "stopped by the user"),
+    "pass": (0, ""),
+}
+
+
+@pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("body", ENDINGS)
+def test_run_main(kind, body):
+    code = f"""
+import asyncio, os, signal
+from common.errors import TooManyFaults, UsageError
+from common.run import run_main
+{kind} main(seed):
+    try:
+        {body.replace("wait()", "signal.pause()" if kind == "def" else "await asyncio.Event().wait()")}
+    finally:
+        print("checkpoint", seed)
+run_main(main, 3)
+"""
+    done = python(code)
+    status, message = ENDINGS[body]
+    assert (done.returncode, done.stdout) == (status, "checkpoint 3\n"), done.stderr
+    assert done.stderr.startswith(message) and done.stderr.count("\n") == (1 if message else 0)
+
+
+def test_other_errors_keep_their_traceback():
+    done = python("from common.run import run_main\ndef main(): 1 / 0\nrun_main(main)")
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+
+
+# -- intervals
+
+
+def test_wilson():
+    # Newcombe 1998, table I: 81/263 and 0/20
+    assert wilson(81, 263) == pytest.approx((81 / 263, 0.2553, 0.3662), abs=1e-4)
+    assert wilson(0, 20) == pytest.approx((0, 0, 0.1611), abs=1e-4)
+    assert wilson(20, 20).high == 1 and wilson(20, 20).low == pytest.approx(0.8389, abs=1e-4)
+    assert math.isnan(wilson(0, 0).estimate)
+
+
+@pytest.mark.parametrize(
+    "df, level, t", [(1, 0.95, 12.7062), (2, 0.95, 4.3027), (3, 0.99, 5.8409), (10, 0.95, 2.2281), (199, 0.95, 1.9720)]
+)
+def test_student_t(df, level, t):
+    assert student_t(df, level) == pytest.approx(t, abs=1e-4)
+
+
+def test_mean_and_paired_difference():
+    assert mean_ci([1, 2, 3]) == pytest.approx((2, 2 - 4.3027 / 3**0.5, 2 + 4.3027 / 3**0.5), abs=1e-4)
+    assert mean_ci([0.5]).estimate == 0.5 and math.isnan(mean_ci([0.5]).low)
+    assert math.isnan(mean_ci([]).estimate)
+    assert paired_difference([2, 4, 6], [1, 2, 3]) == mean_ci([1, 2, 3])
+    with pytest.raises(ValueError):
+        paired_difference([1, 2], [1])
+
+
+def test_metrics_survive_a_kill(tmp_path):
+    code = f"""
+import os, signal
+from tests.test_run import Args
+from common.run import Run
+run = Run.create(Args(), "x.py", {str(tmp_path)!r})
+run.log({{"a": 1}}, step=1)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert python(code, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == -signal.SIGKILL
+    (path,) = tmp_path.iterdir()
+    assert [row["a"] for row in read_metrics(path)] == [1]

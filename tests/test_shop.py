@@ -1,0 +1,302 @@
+"""The shop in the real browser: every oracle scores 1, everything short of it or beside it scores 0.
+
+CLEANGUI_WORLDS=100 plays every template in that many worlds instead of a few.
+"""
+
+import asyncio
+import os
+import random
+from collections import Counter
+
+import pytest
+import pytest_asyncio
+
+from common.errors import StateMismatch
+from envs.arena import Arena, Prefix, shop_tasks
+from envs.arena.content import SEEDS, World
+from envs.arena.shop import catalogue
+from envs.arena.tasks import Move, build, exit_move, resolve
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+WORLDS = int(os.environ.get("CLEANGUI_WORLDS", 3))
+SLOTS = 8
+BY_NAME = {template.name: template for template in shop_tasks.TEMPLATES}
+FIND = shop_tasks._find
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def slots():
+    root = Arena(sites=["shop"])
+    yield [root, *(root.fork() for _ in range(SLOTS - 1))]
+    await root.close()
+
+
+@pytest.fixture
+def arena(slots):
+    return slots[0]
+
+
+def draw(name, seed=0, split="train", purpose="test"):
+    """A task of template `name`, its world and slots."""
+    world, template = World(seed, split), BY_NAME[name]
+    rng = world.rng(f"{purpose}/{name}")
+    drawn = None
+    while drawn is None:
+        drawn = template.sample(world, rng)
+    return build(template, "shop", world, drawn, rng.choice(template.phrasings), f"{name}-{seed}"), world, drawn
+
+
+async def play(env, task, moves, verdicts=None):
+    """The reward of the moves, the number of words of each page; `verdicts` gets those before each step."""
+    obs, _ = await env.reset(task)
+    pages = [obs]
+    for move in moves:
+        if verdicts is not None:
+            verdicts.append([await env.verdict(answer) for answer in ("", "done")])
+        obs, reward, terminated, truncated, _ = await env.step(resolve(move, obs["text"]))
+        assert not obs["error"], (task.instruction, move, obs["error"], obs["text"])
+        pages.append(obs)
+    assert terminated and not truncated
+    return reward, pages
+
+
+async def in_slots(slots, jobs, run):
+    """`run(env, *job)` of all jobs, `SLOTS` at a time."""
+    queue, results = list(reversed(jobs)), []
+
+    async def worker(env):
+        while queue:
+            results.append(await run(env, *queue.pop()))
+
+    async with asyncio.TaskGroup() as group:
+        for env in slots:
+            group.create_task(worker(env))
+    return results
+
+
+async def test_every_oracle_scores_and_no_prefix_does(slots, capsys):
+    sizes, lengths = [], Counter()
+
+    async def run(env, name, seed, split):
+        task, _, _ = draw(name, seed, split)
+        oracle, verdicts = env.oracle(task), []
+        reward, pages = await play(env, task, oracle, verdicts)
+        assert reward == 1.0, (task.instruction, pages[-1]["text"])
+        answers = "string_match" in task.config["eval"]["eval_types"]
+        for number, (silent, done) in enumerate(verdicts[:-1]):
+            assert silent == done == 0.0, (task.instruction, number)
+        assert verdicts[-1] == ([0.0, 0.0] if answers else [1.0, 1.0]), task.instruction
+        assert not any(line.startswith(("above", "below")) for page in pages for line in page["text"].splitlines())
+        sizes.extend(len(page["text"].split()) for page in pages)
+        lengths[len(oracle)] += 1
+
+    worlds = [(seed, split) for split in SEEDS for seed in SEEDS[split]]
+    worlds = random.Random(0).sample(worlds, min(WORLDS, len(worlds)))
+    await in_slots(slots, [(name, *world) for world in worlds for name in BY_NAME], run)
+    sizes.sort()
+    with capsys.disabled():
+        marks = [sizes[len(sizes) * part // 100] for part in (0, 5, 50, 95)] + sizes[-1:]
+        print(f"\n{sum(lengths.values())} oracles; words a page at 0, 5, 50, 95, 100 %: {marks}; steps {lengths}")
+
+
+async def test_other_values_score_0(slots):
+    async def run(env, name, seed):
+        task, world, _ = draw(name, seed)
+        for purpose in range(20):
+            other, _, wrong = draw(name, seed, purpose=purpose)
+            if other.config["eval"] != task.config["eval"]:
+                reward, _ = await play(env, task, BY_NAME[name].oracle(world, wrong))
+                assert reward == 0.0, (task.instruction, wrong)
+                return
+
+    await in_slots(slots, [(name, seed) for name in BY_NAME for seed in (3, 4)], run)
+
+
+DONE = exit_move("done")
+ADD = Move("button", "add to cart")
+
+
+async def test_near_misses_score_0(slots):
+    """One thing too many, too few or wrong, in tasks that are otherwise done."""
+    jobs = []
+
+    def near(name, change, seed=5):
+        task, world, drawn = draw(name, seed)
+        jobs.append((task, change(BY_NAME[name].oracle(world, drawn), world, drawn)))
+
+    def product(world, not_named):
+        return next(p.name for p in catalogue(world).products if not (p.sizes or p.colors) and p.name not in not_named)
+
+    def extra(moves, world, drawn):
+        return [*moves[:-1], *FIND(product(world, drawn.values())), ADD, DONE]
+
+    def wrapped(moves, world, drawn):
+        return [*moves[:-2], Move("check", "gift wrap"), *moves[-2:]]
+
+    def cleared(moves, world, drawn):
+        first = catalogue(world).cart[0][0].name
+        return [*moves[:-1], Move("link", "cart"), Move("link", f"remove {first}"), Move("button", "yes, remove"), DONE]
+
+    def changed(moves, world, drawn):
+        first, count = catalogue(world).cart[0][0].name, catalogue(world).cart[0][1]
+        to_form = [Move("link", "cart"), Move("link", "change quantities")]
+        return [*moves[:-1], *to_form, Move("box", first, "Type", str(count + 1)), Move("button", "save"), DONE]
+
+    def twice(moves, world, drawn):
+        return [*moves[:-1], *moves]
+
+    def unconfirmed(moves, world, drawn):
+        return [*moves[:-2], Move("link", "no, go back"), DONE]
+
+    for name in ("add", "add-size", "add-size-color", "add-two"):
+        for change in (extra, wrapped, cleared, changed, twice):
+            near(name, change)
+    for name in ("buy", "buy-size"):
+        near(name, twice)
+        near(name, lambda m, w, d: [m[0], m[1], Move("check", "gift wrap"), *m[2:]])
+        near(name, lambda m, w, d: [Move("link", "cart"), Move("link", "check out"), *m[-4:]])
+    for name in ("remove", "cancel-order"):
+        near(name, unconfirmed)
+    near("remove", extra)
+    near("review", twice)
+    near("missing-add", lambda m, w, d: [*FIND(product(w, ())), ADD, *m])
+    for name in ("price", "stock", "stars", "order-total", "extreme", "missing-price"):
+        near(name, lambda m, w, d: [*m[:-1], exit_move(f"{m[-1].argument} or 7")])
+
+    async def run(env, task, moves):
+        reward, pages = await play(env, task, moves)
+        assert reward == 0.0, (task.instruction, moves, pages[-1]["text"])
+
+    await in_slots(slots, jobs, run)
+
+
+async def test_forms_say_what_is_wrong(arena):
+    task, world, drawn = draw("buy-size", 6)
+    product = drawn["product"]
+    obs, _ = await arena.reset(task)
+
+    async def act(*moves):
+        nonlocal obs
+        for move in moves:
+            obs, *_ = await arena.step(resolve(move, obs["text"]))
+        return obs["text"]
+
+    assert 'text "choose a size"' in await act(*FIND(product), ADD)
+    assert "the quantity must be 1 to" in await act(Move("box", "quantity", "Type", "0"), ADD)
+    assert 'box "quantity" [' in obs["text"] and '= "0"' in obs["text"]
+    await act(Move("box", "quantity", "Type", "2"))
+    await act(Move("select", "size", "Select Dropdown Option", "large"), Move("button", "buy now"))
+    assert 'text "choose an address"' in await act(Move("button", "place order"))
+    await act(Move("select", "address", "Select Dropdown Option", "cabin"))
+    assert 'text "choose a shipping method"' in await act(Move("button", "place order"))
+    assert 'text "choose the stars"' in await act(
+        *FIND(product), Move("link", "write a review"), Move("button", "post review")
+    )
+
+
+async def test_log_out_and_in(arena):
+    task, world, _ = draw("city", 6)
+    obs, _ = await arena.reset(task)
+    other = world.people[3]
+    moves = [
+        Move("link", "account"),
+        Move("button", "log out"),
+        Move("box", "name", "Type", other),
+        Move("box", "password", "Type", "wrong"),
+        Move("button", "log in"),
+        Move("box", "password", "Type", f"{other.split()[0]}1"),
+        Move("button", "log in"),
+        Move("link", "orders"),
+    ]
+    seen = []
+    for move in moves:
+        obs, *_ = await arena.step(resolve(move, obs["text"]))
+        seen.append(obs["text"])
+    assert "you are logged out" in seen[1] and world.user not in seen[1]
+    assert "wrong name or password" in seen[4]
+    assert f"logged in as {other}" in seen[6] and "0 orders" in seen[7]
+
+
+async def test_what_cannot_be_done_is_an_error_in_the_observation(arena):
+    task, _, _ = draw("add", 7)
+    start, _ = await arena.reset(task)
+    for action in ("", "hello", 'do(action="Click", element="99")', 'do(action="Fly")', "exit(", "import os"):
+        obs, reward, terminated, truncated, _ = await arena.step(action)
+        assert obs["error"] and obs["text"] == start["text"] and (reward, terminated, truncated) == (0.0, False, False)
+    obs, *_ = await arena.step(resolve(Move("link", "cart"), obs["text"]))
+    assert not obs["error"]
+    for _ in range(task.max_steps - 7):
+        assert not truncated
+        obs, reward, terminated, truncated, info = await arena.step("nothing")
+    assert truncated and not terminated and reward == 0.0 and info["verdict"] == 0.0
+
+
+async def test_the_same_task_twice_looks_the_same_and_slots_are_apart(slots):
+    tasks = [draw("add", 8 + i % 2)[0] for i in range(len(slots))]
+    played = await asyncio.gather(*(play(env, task, env.oracle(task)) for env, task in zip(slots, tasks)))
+    assert all(reward == 1.0 for reward, _ in played)
+    for i, (_, pages) in enumerate(played):
+        assert [p["text"] for p in pages] == [p["text"] for p in played[i % 2][1]]
+
+
+async def test_restore_by_snapshot_and_by_replay(slots):
+    """A restored episode looks the same and goes on the same way, whichever slot it comes back in."""
+    first, second = slots[:2]
+    for name in ("add-two", "buy-size"):
+        task, _, _ = draw(name, 9)
+        oracle = first.oracle(task)
+        obs, _ = await first.reset(task)
+        prefixes, texts = [await first.prefix()], [obs["text"]]
+        for move in oracle[:-1]:
+            obs, *_ = await first.step(resolve(move, obs["text"]))
+            prefixes.append(await first.prefix())
+            texts.append(obs["text"])
+        kinds = {prefix.snapshot is None for prefix in prefixes}
+        assert kinds == ({True, False} if name == "buy-size" else {False}), "forms in the making are replayed"
+        for number in (0, 2, 3, len(prefixes) - 1):
+            prefix = prefixes[number]
+            plain = Prefix(prefix.task, prefix.actions, prefix.hashes)  # as read back from a stored trajectory
+            for way in (prefix, plain):
+                obs, _ = await second.restore(way)
+                assert obs["text"] == texts[number]
+                for move in oracle[number:]:
+                    obs, reward, *_ = await second.step(resolve(move, obs["text"]))
+                assert reward == 1.0
+
+
+async def test_go_back_works_after_a_restore(slots):
+    first, second = slots[:2]
+    task, _, _ = draw("add-two", 9)
+    obs, _ = await first.reset(task)
+    for move in first.oracle(task)[:2]:
+        obs, *_ = await first.step(resolve(move, obs["text"]))
+    prefix = await first.prefix()
+    await second.restore(prefix)
+    for _ in range(2):
+        one, two = await first.step("go_backward()"), await second.step("go_backward()")
+        assert one[0]["text"] == two[0]["text"] and one[0]["error"] == two[0]["error"]
+
+
+async def test_restore_notices_another_state(slots):
+    task, _, _ = draw("add-two", 9)
+    obs, _ = await slots[0].reset(task)
+    for move in slots[0].oracle(task)[:3]:
+        obs, *_ = await slots[0].step(resolve(move, obs["text"]))
+    prefix = await slots[0].prefix()
+    other = Prefix(draw("add-two", 10)[0], prefix.actions, prefix.hashes)  # the same actions in another world
+    with pytest.raises(StateMismatch):
+        await slots[1].restore(other)
+    forged = Prefix(task, prefix.actions, (*prefix.hashes[:-1], "0" * 16), prefix.snapshot, prefix.history)
+    with pytest.raises(StateMismatch):
+        await slots[1].restore(forged)
+
+
+async def test_instructions_without_a_check_can_be_played(arena):
+    from envs import Task
+
+    like, _, _ = draw("add", 8)
+    task = Task("evolved", "shop", "add something nice to the cart", 15, like.split, like.seed)
+    obs, _ = await arena.reset(task)
+    assert obs["goal"] == task.instruction
+    _, reward, terminated, _, info = await arena.step('exit(message="done")')
+    assert terminated and reward == 0.0 and info["verdict"] is None

@@ -1,0 +1,90 @@
+"""tools/plot.py and tools/play.py: what they compute; the pictures are only looked for."""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common.actions import parse
+from tools import play, plot
+
+PAGE = 'page "red lamp"\nlink "home" [1]\nbox "search" [2] = "blue"\nbutton "go" [12]\nitem [4]'
+
+
+@pytest.mark.parametrize(
+    "line, action",
+    [
+        ("click 1", '# Element: link "home" [1]\ndo(action="Click", element="1")'),
+        ("click [12]", '# Element: button "go" [12]\ndo(action="Click", element="12")'),
+        ("click 4", '# Element: item [4]\ndo(action="Click", element="4")'),
+        ("click 99", 'do(action="Click", element="99")'),  # the page will refuse it
+        ("TYPE 2 red  lamp", '# Element: box "search" [2]\ndo(action="Type", argument="red  lamp", element="2")'),
+        ("type 2", '# Element: box "search" [2]\ndo(action="Type", argument="", element="2")'),
+        ('search 2 a "b"', '# Element: box "search" [2]\ndo(action="Search", argument="a \\"b\\"", element="2")'),
+        ("scroll", 'do(action="Scroll Down")'),
+        ("scroll up", 'do(action="Scroll Up")'),
+        ("back", "go_backward()"),
+        ("exit 24", 'exit(message="24")'),
+        ("exit", 'exit(message="")'),
+        ("exit(message='24')", "exit(message='24')"),
+        ('do(action="Click", element="1")', 'do(action="Click", element="1")'),
+        ("nonsense", "nonsense"),
+    ],
+)
+def test_short_forms(line, action):
+    assert play.expand(line, PAGE) == action
+    if action != "nonsense":
+        parse(action)
+
+
+def fake_run(folder: Path, seed: int, beta: float, success: list[float]) -> str:
+    folder.mkdir()
+    (folder / "args.json").write_text(json.dumps({"exp_name": "webrl", "seed": seed, "beta": beta}))
+    rows = [
+        {
+            "global_step": 100 * phase,
+            "charts/phase": phase,
+            "eval/success": value,
+            "eval/low": value - 0.1,
+            "eval/high": value + 0.1,
+            "eval/site_shop": value,
+            "orm/auc": 0.9 if phase else math.nan,
+            "losses/policy_loss": 1 / (phase + 1),
+            "time/pages": 60.0 * phase,
+            "time/other": 5.0,
+        }
+        for phase, value in enumerate(success)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(folder)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return (
+        fake_run(tmp_path / "a", 1, 0.1, [0.3, 0.5]),
+        fake_run(tmp_path / "b", 2, 0.1, [0.5, 0.7, 0.9]),
+        fake_run(tmp_path / "c", 1, 1.0, [0.2, 0.4]),
+    )
+
+
+def test_runs_that_differ_in_the_seed_are_one_curve(runs):
+    both, other = plot.load(runs)
+    assert (both.label, other.label) == ("beta 0.1 (2 seeds)", "beta 1.0")
+    points = plot.curve(both, "eval/success", "phase")
+    assert [round(p.estimate, 6) for p in points.values()] == [0.4, 0.6, 0.9]
+    assert points[0].low == pytest.approx(0.4 - 12.7062 * 0.1, abs=1e-4)
+    assert list(plot.curve(both, "eval/success", "steps")) == [0, 100, 200]
+    assert plot.curve(other, "eval/success", "phase")[1] == pytest.approx((0.4, 0.3, 0.5))  # over tasks
+    assert list(plot.curve(other, "orm/auc", "phase")) == [1]  # NaN is no point
+
+
+def test_plots_are_written(runs, tmp_path):
+    command = [sys.executable, plot.__file__, *runs, "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    names = sorted(p.name for p in (tmp_path / "out").iterdir())
+    assert names == ["judge.png", "losses.png", "sites.png", "success.png", "time.png"]

@@ -1,0 +1,269 @@
+"""webrl.py's formulas against slow, independent computations, and the curriculum's and replay's rules."""
+
+import math
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import webrl
+from common.replay import Step, Trajectory
+from envs import Task
+
+values_ = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12)
+
+
+@given(values_, st.sampled_from([0.0, 1.0]), st.floats(0.1, 1.0), st.floats(0.0, 1.0))
+@settings(max_examples=200, deadline=None)
+def test_advantages_are_equation_15(values, reward, gamma, lam):
+    got = webrl.advantages(torch.tensor(values, dtype=torch.float64), reward, gamma, lam)
+    last = len(values) - 1
+    for t, value in enumerate(values):
+        r_t = reward if t == last else 0.0
+        following = values[t + 1] if t < last else 0.0  # V after the end is 0
+        one_step = r_t + gamma * following - value
+        final_step = gamma ** (last - t) * reward - value
+        assert got[t].item() == pytest.approx(lam * one_step + (1 - lam) * final_step, abs=1e-12)
+
+
+def test_advantages_of_the_known_vectors():
+    # Eq. 8 with r_t = 0, V = .3, V' = .6, r_T = 1: 0.5; Eq. 15 with T - t = 2, gamma = .9: 0.375
+    assert webrl.advantages(torch.tensor([0.3, 0.6]), 1.0, 1.0, 0.5)[0].item() == pytest.approx(0.5)
+    assert webrl.advantages(torch.tensor([0.3, 0.6, 0.5]), 1.0, 0.9, 0.5)[0].item() == pytest.approx(0.375)
+    assert webrl.advantages(torch.tensor([0.3]), 1.0)[0].item() == pytest.approx(0.7)  # the rewarded step itself
+    assert webrl.advantages(torch.tensor([0.3]), 0.0)[0].item() == pytest.approx(-0.3)
+
+
+def test_policy_loss_of_the_known_vector_and_its_gradient():
+    logprob = torch.tensor([-3.0], requires_grad=True)
+    loss = webrl.policy_loss(logprob, torch.tensor([-3.5]), torch.tensor([0.4]), beta=1.0)
+    loss.backward()
+    assert loss.item() == pytest.approx(0.01)
+    assert logprob.grad.item() == pytest.approx(0.2)
+
+
+@given(
+    st.lists(st.tuples(st.floats(-9, 0), st.floats(-9, 0), st.floats(-1, 1)), min_size=1, max_size=8),
+    st.floats(0.01, 2),
+)
+@settings(max_examples=100, deadline=None)
+def test_policy_loss_is_equation_12_and_its_gradient_equation_6(rows, beta):
+    logprobs = torch.tensor([r[0] for r in rows], dtype=torch.float64, requires_grad=True)
+    reference, advantage = (torch.tensor([r[i] for r in rows], dtype=torch.float64) for i in (1, 2))
+    loss = webrl.policy_loss(logprobs, reference, advantage, beta)
+    loss.backward()
+    assert loss.item() == pytest.approx(sum((beta * (p - q) - a) ** 2 for p, q, a in rows) / len(rows))
+    for got, (p, q, a) in zip(logprobs.grad, rows, strict=True):
+        assert got.item() == pytest.approx(-2 * beta * (a - beta * (p - q)) / len(rows), abs=1e-9)
+
+
+def test_a_good_action_becomes_likelier_and_a_bad_one_less():
+    logprobs = torch.tensor([-1.0, -1.0], requires_grad=True)
+    webrl.policy_loss(logprobs, torch.tensor([-1.0, -1.0]), torch.tensor([0.5, -0.5]), 0.1).backward()
+    assert logprobs.grad[0] < 0 < logprobs.grad[1]  # descent raises the first log-prob and lowers the second
+
+
+def test_critic_loss_is_the_cross_entropy_of_equation_7():
+    logits, outcomes = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1.0, 0.0, 0.0])
+    slow = 0.0
+    for logit, outcome in zip(logits.tolist(), outcomes.tolist(), strict=True):
+        value = 1 / (1 + math.exp(-logit))
+        slow -= outcome * math.log(value) + (1 - outcome) * math.log(1 - value)
+    assert webrl.critic_loss(logits, outcomes).item() == pytest.approx(slow / 3)
+
+
+def test_perplexity_of_the_known_vector_and_its_padding():
+    logprobs = torch.tensor([[-0.1, -0.2, -0.3, -99.0], [-1.0, -99.0, -99.0, -99.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
+    got = webrl.perplexity(logprobs, mask)
+    assert got.tolist() == pytest.approx([1.2214, math.e], abs=1e-4)
+    assert webrl.in_confidence_band(got).tolist() == [True, False]
+
+
+def test_confidence_band_keeps_its_edges():
+    ppl = torch.tensor([1.0, 1 / 0.95, 1.5, 2.0, 2.01])
+    assert webrl.in_confidence_band(ppl).tolist() == [False, True, True, True, False]
+
+
+# ----------------------------------------------------------------------------------- on a small model made by the test
+@pytest.fixture(scope="module")
+def tiny():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+
+    class Tokenizer:
+        pad_token_id, eos_token_id = 0, 1
+
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=4, tie_word_embeddings=True, initializer_range=0.3, pad_token_id=0, eos_token_id=1,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval(), Tokenizer()
+
+
+def trajectory(rng, steps, reward):
+    made = Trajectory(Task(f"t{rng.random()}", "shop", "do it", 15), 0, 0, reward=reward, verdict=reward)
+    for _ in range(steps):
+        prompt = [rng.randint(2, 49) for _ in range(rng.randint(3, 20))]
+        action = [rng.randint(2, 49) for _ in range(rng.randint(1, 6))] + [1]
+        made.steps.append(Step(prompt, action, [], 0, "page", "action"))
+    return made
+
+
+def make_args(**changes):
+    return webrl.replace(webrl.Args(), **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, **changes})
+
+
+def actor_gradient(model, tokenizer, trajectories, args):
+    import copy
+
+    actor = copy.deepcopy(model)
+    pairs = webrl.pairs_of(trajectories)
+    for number, (t, i) in enumerate(pairs):
+        t.steps[i].advantage = math.sin(number)
+    reference = [logprob - 0.1 for logprob, _ in webrl.action_logprobs(actor, tokenizer, pairs, 1.0)]
+    optimizer = torch.optim.SGD(actor.parameters(), lr=0.0)
+    webrl.update_actor(actor, tokenizer, optimizer, pairs, reference, random.Random(0), args, lambda _: 0.0)
+    return torch.cat([p.grad.flatten() for p in actor.parameters()])
+
+
+def test_the_gradient_does_not_depend_on_the_micro_batch(tiny):
+    rng = random.Random(1)
+    trajectories = [trajectory(rng, rng.randint(1, 4), 1.0) for _ in range(6)]
+    whole = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=64))
+    for size in (1, 3, 7):
+        part = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=size))
+        torch.testing.assert_close(part, whole, atol=2e-5, rtol=1e-3)
+
+
+def test_replay_is_of_successes_in_the_band_and_capped(tiny):
+    rng = random.Random(2)
+    buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
+    args = make_args(perplexity_low=1.0, perplexity_high=500.0)
+    pairs, _ = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
+    assert len(pairs) == 25
+    for _, ppl in webrl.action_logprobs(*tiny, pairs, 1.0):
+        assert 1.0 <= ppl <= 500.0
+    none, scored = webrl.draw_replay(
+        buffer, *tiny, limit=25, rng=rng, args=make_args(perplexity_low=1.0, perplexity_high=1.0001)
+    )
+    assert none == [] and scored == 200
+
+
+def test_values_are_set_where_the_advantage_needs_them(tiny):
+    rng = random.Random(3)
+    model, _ = tiny
+    head = torch.nn.Linear(32, 1)
+    critic = torch.nn.ModuleDict({"body": model, "head": head})
+    trajectories = [trajectory(rng, 4, 1.0), trajectory(rng, 3, 0.0)]
+    args = make_args(gamma=0.9)
+    webrl.set_advantages(webrl.pairs_of(trajectories), critic, 0, args)
+    for made in trajectories:
+        states = [s.prompt_ids for s in made.steps]
+        with torch.no_grad():
+            values = torch.stack([webrl.value_logits(critic, [s], 0).sigmoid()[0] for s in states])
+        expected = webrl.advantages(values, made.reward, 0.9, 0.5)
+        assert [s.advantage for s in made.steps] == pytest.approx(expected.tolist(), abs=1e-5)
+    # a single replayed step needs its own value and the next one's only
+    alone = trajectory(rng, 4, 1.0)
+    webrl.set_advantages([(alone, 1)], critic, 0, args)
+    with torch.no_grad():
+        values = torch.stack([webrl.value_logits(critic, [s.prompt_ids], 0).sigmoid()[0] for s in alone.steps])
+    assert alone.steps[1].advantage == pytest.approx(webrl.advantages(values, 1.0, 0.9, 0.5)[1].item(), abs=1e-5)
+    assert alone.steps[0].value is None and alone.steps[3].value is None
+
+
+def test_the_floor_keeps_a_share():
+    rng = random.Random(0)
+    made = trajectory(rng, 300, 0.0)
+    for i, step in enumerate(made.steps):
+        step.advantage = -0.5 if i % 3 else 0.2
+    kept = webrl.floor_advantages(webrl.pairs_of([made]), rng, make_args(advantage_floor=-0.1, floored_keep=0.33))
+    assert min(s.advantage for s in made.steps) == -0.1
+    floored = [1 for t, i in kept if t.steps[i].advantage == -0.1]
+    assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
+
+
+# ---------------------------------------------------------------------------------------------------------- curriculum
+class Sites:
+    """Instructions are letters and a number; every third one has a checker."""
+
+    def vary(self, task, rng):
+        return [f"{task.instruction} {rng.randint(0, 30)}" for _ in range(3)]
+
+    def task_from_text(self, text, like):
+        return webrl.replace(like, instruction=text, config={"eval": {}}) if text.endswith("3") else None
+
+
+def test_new_instructions_pass_the_filters_and_report_a_shortfall():
+    failures = [Task("a", "shop", "buy", 15), Task("b", "shop", "sell", 15)]
+    args = make_args(instructions_per_phase=20, filter_low=0.05, filter_high=0.75)
+
+    def start_value(tasks):
+        return [int(t.instruction.split()[-1]) / 30 for t in tasks]
+
+    tasks, counts = webrl.new_instructions(Sites(), failures, set(), start_value, random.Random(0), args, 1)
+    assert len(tasks) == 20 == len({t.instruction for t in tasks})
+    assert all(0.05 <= v <= 0.75 for v in start_value(tasks))
+    assert counts["too_easy"] > 0 and counts["too_hard"] > 0 and counts["shortfall"] == 0
+    none, counts = webrl.new_instructions(Sites(), failures, set(), lambda t: [0.9] * len(t), random.Random(0), args, 1)
+    assert none == [] and counts["shortfall"] == 20
+
+
+def test_feasibility_by_rule():
+    args, parent = make_args(), Task("a", "shop", "buy", 15)
+    assert webrl.feasible("add 2 red lamp to the cart", parent, args)
+    assert not webrl.feasible("add red lamp and add red lamp", parent, args)
+    assert not webrl.feasible("word " * 50, parent, args)
+
+
+def test_error_types_follow_their_rules():
+    def made(actions, outcome, errors=(), pages=True, verdict=0.0):
+        t = Trajectory(Task("a", "shop", "buy", 15), 0, 0, verdict=verdict, outcome=outcome)
+        for i, action in enumerate(actions):
+            t.steps.append(Step([], [], [], 0, f"page {i if pages else 0}", action, error="no" if i in errors else ""))
+        return t
+
+    stuck, attempt, recover, page = webrl.ERRORS
+    assert webrl.error_type(made(["a", "b"], "truncated")) == stuck
+    assert webrl.error_type(made(["a", "b", "b", "b"], "exit")) == stuck
+    assert webrl.error_type(made(["x"], "exit", pages=False)) == attempt
+    assert webrl.error_type(made(["a", "b", "x"], "exit", errors=[1])) == recover
+    assert webrl.error_type(made(["a", "go_backward()", "x"], "exit")) == recover
+    assert webrl.error_type(made(["a", "b", "x"], "exit")) == page
+    assert webrl.error_type(made(["a"], "exit", verdict=1.0)) is None
+
+
+# ----------------------------------------------------------------------------------------------------------- arguments
+def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
+    tiny = webrl.parse_args([])
+    assert tiny.preset == "tiny" and tiny.learning_rate == webrl.TINY["learning_rate"]
+    assert webrl.parse_args(["--learning-rate", "5e-6"]).learning_rate == 5e-6
+    paper = webrl.parse_args(["--model-id", "meta-llama/Llama-3.1-8B"])
+    assert (paper.preset, paper.learning_rate, paper.gamma, paper.lam, paper.batch_size) == (
+        "paper",
+        1e-6,
+        0.9,
+        0.5,
+        128,
+    )
+    assert paper.instructions_per_phase == 500 and paper.num_phases == 8 and paper.replay_ratio == 2.0
+    assert webrl.parse_args(["--preset", "paper"]).orm_episodes == 12200
+    assert webrl.parse_args(["--no-replay"]).replay is False
+
+
+def test_the_rate_of_success_has_its_interval():
+    def made(verdict, site, steps):
+        t = Trajectory(Task("a", site, "buy", 15, requirements=1, steps=steps), 0, 0, verdict=verdict, outcome="exit")
+        t.steps = [Step([], [], [], 0, "p", "a"), Step([], [], [], 0, "q", "b")]
+        return t
+
+    metrics = webrl.summarize([made(1.0, "shop", 2), made(0.0, "shop", 5), made(1.0, "forum", 8)], "eval")
+    assert metrics["eval/success"] == pytest.approx(2 / 3)
+    assert metrics["eval/low"] < 2 / 3 < metrics["eval/high"]
+    assert (metrics["eval/site_shop"], metrics["eval/site_forum"]) == (0.5, 1.0)
+    assert (metrics["eval/steps_1-3"], metrics["eval/steps_4-6"], metrics["eval/steps_7+"]) == (1.0, 0.0, 1.0)
+    assert sum(v for k, v in metrics.items() if "error_" in k) == pytest.approx(1 / 3)

@@ -1,0 +1,221 @@
+"""Drives an environment by hand in the terminal, or watches the oracle or a model do it.
+
+    python tools/play.py --env-id arena --task 3
+    python tools/play.py --task 3 --oracle
+    python tools/play.py --task 3 --policy runs/RUN --headed     # the actor of the run's last checkpoint
+
+By hand, type an action in the full grammar or in short:
+    click 3   type 2 red lamp   search 2 red lamp   select 4 large   hover 3   press Enter   scroll down
+    back   forward   goto URL   new [URL]   tab 2   close   wait   exit 24
+and `oracle` for the oracle's moves, `tasks WORD` to find tasks, `help`, `quit`.
+"""
+
+import asyncio
+import importlib
+import json
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import envs
+from common.actions import ACTIONS, Action, format_action
+from common.checkpoint import latest
+from common.errors import UsageError
+from common.run import run_main
+
+# short form -> action; the rest of the line is the element's id, the argument, or both, as the action needs them
+SHORT = {
+    "click": "Click",
+    "hover": "Hover",
+    "rightclick": "Right Click",
+    "type": "Type",
+    "search": "Search",
+    "select": "Select Dropdown Option",
+    "press": "Press",
+    "new": "New Tab",
+    "tab": "Switch Tab",
+    "close": "Close Tab",
+    "goto": "Goto",
+    "back": "Go Back",
+    "forward": "Go Forward",
+    "wait": "Wait",
+    "exit": "Exit",
+}
+
+
+@dataclass
+class Args:
+    env_id: str = "arena"
+    """the environment (envs/__init__.py lists them)"""
+    split: str = "train"
+    """train, eval or test"""
+    task: int = 0
+    """number of the task in its split"""
+    headed: bool = False
+    """show the browser's window"""
+    policy: str = ""
+    """a run's folder (the actor of its last checkpoint) or a model (folder or hub id): it plays, you watch"""
+    temperature: float = 0.0
+    """the policy's sampling temperature; 0: greedy"""
+    seed: int = 0
+    """seed of the policy's sampling"""
+    oracle: bool = False
+    """the oracle plays, you watch"""
+    step: bool = False
+    """when watching: wait for Enter before every action"""
+
+
+def expand(line: str, page: str) -> str:
+    """A short form as the full action text, with its `# Element:` line from the page; any other text as it is."""
+    word, _, rest = line.strip().partition(" ")
+    word, rest = word.lower(), rest.strip()
+    if word == "scroll" and rest.lower() in ("", "up", "down"):
+        return format_action(Action("Scroll Up" if rest.lower() == "up" else "Scroll Down"))
+    if word not in SHORT or "(" in word:
+        return line
+    name = SHORT[word]
+    needs_element, needs_argument = ACTIONS[name]
+    if not needs_element:
+        return format_action(Action(name, None, rest or ("" if name == "Exit" else None)))
+    element, _, argument = rest.partition(" ")
+    element = element.strip("[]")
+    found = re.search(rf'^([a-z]+(?: "[^"]*")? \[{re.escape(element)}\])', page, re.MULTILINE)
+    comment = f"# Element: {found[1]}" if found else ""
+    return format_action(Action(name, element, argument if needs_argument else None, comment))
+
+
+def style(code: str, text: str) -> str:
+    """The text in a terminal style, where there is a terminal."""
+    return f"\033[{code}m{text}\033[0m" if sys.stdout.isatty() else text
+
+
+def show(obs: dict) -> None:
+    """Prints an observation: address, page text, error."""
+    print(style("2", f"\n{obs['url']}"))
+    for line in obs["text"].splitlines():
+        print("  " + re.sub(r"\[\d+\]", lambda match: style("1;34", match[0]), line))
+    if obs["error"]:
+        print(style("31", f"  error: {obs['error']}"))
+
+
+def load_policy(args: Args):
+    """`act(instruction, past, obs) -> token ids` and `decode(ids) -> text` of the model that --policy names.
+
+    The prompt is the script's own (`agent_prompt` of the script that made the run; webrl.py for a bare model).
+    """
+    from common import llm
+
+    run, settings, script = Path(args.policy), {}, "webrl"
+    model_id = args.policy
+    if (run / "args.json").is_file():
+        checkpoint = latest(run)
+        if checkpoint is None:
+            raise UsageError(f"--policy {run}: the run has no checkpoint yet")
+        settings = json.loads((run / "args.json").read_text())
+        script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), script)
+        model_id = str(checkpoint.folder("actor"))
+    model, tokenizer = llm.load(model_id)
+    agent_prompt = importlib.import_module(script).agent_prompt
+    length = min(settings.get("max_new_tokens", 64), 2048)
+
+    def act(instruction: str, past: list[list[int]], obs: dict) -> list[int]:
+        prompt = agent_prompt(tokenizer, instruction, past, obs)
+        seed = llm.seed_of(args.seed, len(past))
+        return llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
+
+    def decode(ids: list[int]) -> str:
+        return tokenizer.decode([i for i in ids if i != tokenizer.eos_token_id])
+
+    return act, decode
+
+
+def actions_of(args: Args, env, task, policy):
+    """A generator of action texts: `send(obs)` the observation, get the next action; it ends when nobody has one."""
+    obs = yield ""
+    if args.oracle:
+        for move in env.oracle(task):
+            obs = yield env.resolve(move, obs)
+        return
+    past = []
+    while True:
+        if policy:
+            act, decode = policy
+            past.append(act(task.instruction, past, obs))
+            obs = yield decode(past[-1])
+        else:
+            obs = yield by_hand(args, env, task, obs)
+
+
+def by_hand(args: Args, env, task, obs: dict) -> str:
+    """One action from the terminal; answers the questions that are none. Raises EOFError at the end of the input."""
+    while True:
+        line = input(style("1", "> ")).strip()
+        word, _, rest = line.partition(" ")
+        if word in ("quit", "q"):
+            raise EOFError
+        if word in ("help", "?"):
+            print(__doc__)
+        elif line == "oracle":
+            for move in env.oracle(task):
+                print("  ", *[part for part in (move.op, move.kind, repr(move.label), move.argument) if part])
+        elif word == "tasks":
+            found = [(i, t) for i, t in enumerate(env.tasks(args.split)) if rest in t.instruction]
+            for number, other in found[:20]:
+                print(f"  {number:5} {other.site}: {other.instruction}")
+            print(f"  {len(found)} tasks; start one with --task NUMBER")
+        elif line:
+            return expand(line, obs["text"])
+
+
+def play(args: Args, env, runner: asyncio.Runner) -> None:
+    """One episode in the terminal."""
+    tasks = env.tasks(args.split)
+    if not 0 <= args.task < len(tasks):
+        raise UsageError(f"--task {args.task}: the split {args.split} has tasks 0 to {len(tasks) - 1}")
+    task = tasks[args.task]
+    policy = load_policy(args) if args.policy else None
+    obs, _ = runner.run(env.reset(task, seed=args.seed))
+    print(style("1", f"\n{task.instruction}") + style("2", f"   {task.task_id}, at most {task.max_steps} steps"))
+    show(obs)
+    actions = actions_of(args, env, task, policy)
+    next(actions)
+    done, reward, terminated = False, 0.0, False
+    try:
+        while not done:
+            action = actions.send(obs)
+            if args.oracle or args.policy:
+                if args.step:
+                    input(style("2", "Enter for the next action "))
+                print("\n" + style("1;36", action))
+            obs, reward, terminated, truncated, _ = runner.run(env.step(action))
+            done = terminated or truncated
+            show(obs)
+    except (EOFError, StopIteration):
+        print("\nleft before the end")
+    else:
+        end = "ended by the agent" if terminated else "out of steps"
+        print(style("1;32" if reward else "1;31", f"\nreward {reward:g}") + f"   {end}")
+    if args.headed and sys.stdin.isatty():
+        input("Enter closes the browser ")
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    if args.oracle and args.policy:
+        raise UsageError("--oracle or --policy, not both")
+    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}))
+    with asyncio.Runner() as runner:
+        try:
+            play(args, env, runner)
+        finally:
+            runner.run(env.close())
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,231 @@
+"""Plots of one run or several: success by phase and by site, the judge, losses and KL, and where the time went.
+
+    python tools/plot.py runs/RUN                        # PNG files in runs/RUN/plots
+    python tools/plot.py runs/A runs/B runs/C --out plots
+
+Runs whose arguments differ in the seed alone are one curve: their mean and its 95 % interval (Student's t). A single
+run's success has the interval over its tasks instead (Wilson).
+"""
+
+import json
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from common.errors import UsageError
+from common.run import read_metrics, run_main
+from common.stats import Interval, mean_ci
+
+NO_SETTING = ("seed", "track", "wandb_project_name", "wandb_entity", "runs_dir", "port", "resume", "screenshots")
+COLOURS = ("#2f6db3", "#c8553d", "#3a8a5c", "#8a5fb0", "#b8862b", "#4aa3a8", "#7d7d7d")
+PARTS = {"pages": "#2f6db3", "generation": "#3a8a5c", "training": "#c8553d", "other": "#b9b4ab"}
+
+
+@dataclass
+class Args:
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """folders of runs"""
+    out: str = ""
+    """folder to write to; empty: plots/ in the first run's folder"""
+    x: Literal["phase", "steps"] = "phase"
+    """horizontal axis: phases, or environment steps of training"""
+
+
+@dataclass
+class Group:
+    """Runs that differ in the seed alone: `rows` is each run's list of metrics."""
+
+    label: str
+    colour: str
+    rows: list[list[dict]]
+
+
+def load(runs: tuple[str, ...]) -> list[Group]:
+    """The runs, grouped by their arguments; a group's label names the arguments in which it differs from others."""
+    settings = []
+    for run in runs:
+        file = Path(run) / "args.json"
+        known = json.loads(file.read_text()) if file.exists() else {"run": run}
+        settings.append({name: value for name, value in known.items() if name not in NO_SETTING})
+    names = list(dict.fromkeys(name for setting in settings for name in setting))
+    varying = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
+    found: dict[str, list[str]] = {}
+    for run, setting in zip(runs, settings):
+        label = ", ".join(f"{name.replace('_', ' ')} {setting.get(name)}" for name in varying)
+        found.setdefault(label or str(setting.get("exp_name", "run")), []).append(run)
+    groups = []
+    for (label, members), colour in zip(found.items(), COLOURS * len(found)):
+        seeds = f" ({len(members)} seeds)" if len(members) > 1 else ""
+        groups.append(Group(label + seeds, colour, [read_metrics(run) for run in members]))
+    return groups
+
+
+def values(rows: list[dict], name: str, x: str) -> dict[float, float]:
+    """A metric of one run by phase or step; where a phase has several rows the last one counts."""
+    axis = "charts/phase" if x == "phase" else "global_step"
+    points = {row[axis]: row[name] for row in rows if row.get(axis) is not None and row.get(name) is not None}
+    return {
+        at: value for at, value in sorted(points.items()) if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def curve(group: Group, name: str, x: str) -> dict[float, Interval]:
+    """Mean and interval over the group's runs at every point; over tasks where there is one run and it logged that."""
+    runs = [values(rows, name, x) for rows in group.rows]
+    points = {at: mean_ci([run[at] for run in runs if at in run]) for at in sorted(set().union(*runs))}
+    prefix = name.rpartition("/")[0]
+    if len(runs) == 1 and name.endswith("/success"):
+        low, high = (values(group.rows[0], f"{prefix}/{end}", x) for end in ("low", "high"))
+        return {at: Interval(p.estimate, low.get(at, math.nan), high.get(at, math.nan)) for at, p in points.items()}
+    return points
+
+
+def metric_names(groups: list[Group], prefix: str) -> list[str]:
+    """Names that begin with `prefix`, in the order in which they were first logged."""
+    return list(
+        dict.fromkeys(n for g in groups for rows in g.rows for row in rows for n in row if n.startswith(prefix))
+    )
+
+
+def draw(axes, group: Group, name: str, x: str, label: str, colour: str, **style) -> bool:
+    """One curve with its band; False where the group has no such metric."""
+    points = curve(group, name, x)
+    if not points:
+        return False
+    at, middle = list(points), [p.estimate for p in points.values()]
+    axes.plot(at, middle, label=label, color=colour, marker="o" if len(at) < 30 else "", markersize=3.5, **style)
+    low, high = ([getattr(p, end) for p in points.values()] for end in ("low", "high"))
+    axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
+    return True
+
+
+def axis_label(x: str) -> str:
+    return "phase" if x == "phase" else "environment steps"
+
+
+def success(groups: list[Group], x: str, plt):
+    """Evaluation success; the test split before and after training as diamonds with intervals at the ends."""
+    figure, axes = plt.subplots(figsize=(7, 4.2))
+    drawn = False
+    for group in groups:
+        drawn |= draw(axes, group, "eval/success", x, group.label, group.colour)
+        for name in ("test_before/success", "test_after/success"):
+            for at, p in curve(group, name, x).items():
+                drawn = True
+                error = [[max(0.0, p.estimate - p.low)], [max(0.0, p.high - p.estimate)]]
+                axes.errorbar(
+                    [at], [p.estimate], yerr=None if math.isnan(p.low) else error, fmt="D", color=group.colour,
+                    markersize=6, markerfacecolor="white", capsize=3,
+                )  # fmt: skip
+    axes.set(
+        xlabel=axis_label(x), ylabel="success", ylim=(0, 1.02), title="Success on eval tasks (diamonds: test tasks)"
+    )
+    return figure if drawn else None
+
+
+def sites(groups: list[Group], x: str, plt):
+    """Evaluation success of each site, one panel a site."""
+    names = [name for prefix in ("eval/site_", "eval/requirements_") for name in metric_names(groups, prefix)]
+    return panels(groups, names, x, plt, "Success on eval tasks by site and by requirements", (0, 1.02))
+
+
+def judge(groups: list[Group], x: str, plt):
+    """How the outcome reward model's verdicts compare with the true ones on each phase's rollouts."""
+    wanted = ("accuracy", "balanced_accuracy", "precision", "recall", "auc", "base_rate")
+    names = [name for name in metric_names(groups, "orm/") if name.rpartition("/")[2] in wanted]
+    return panels(groups, names, x, plt, "The judge against the true verdict, fresh rollouts", (0, 1.02))
+
+
+def losses(groups: list[Group], x: str, plt):
+    """Everything under losses/, KL among it."""
+    return panels(groups, metric_names(groups, "losses/"), x, plt, "Losses", None)
+
+
+def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limits):
+    """One small panel a metric, every group in each."""
+    names = [name for name in names if any(curve(group, name, x) for group in groups)]
+    if not names:
+        return None
+    columns = min(3, len(names))
+    height = math.ceil(len(names) / columns)
+    figure, grid = plt.subplots(height, columns, figsize=(3.6 * columns, 2.6 * height + 0.5), squeeze=False)
+    for axes in grid.flat[len(names) :]:
+        axes.remove()
+    for axes, name in zip(grid.flat, names):
+        for group in groups:
+            draw(axes, group, name, x, group.label, group.colour)
+        axes.set_title(name.partition("/")[2].replace("_", " "), fontsize=9.5)
+        axes.set_xlabel(axis_label(x), fontsize=8.5)
+        if limits:
+            axes.set_ylim(*limits)
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    return figure
+
+
+def time_breakdown(groups: list[Group], x: str, plt):
+    """Minutes of wall time by part, one bar a group (mean over its runs)."""
+    names = [name for name in metric_names(groups, "time/") if any(name in rows[-1] for g in groups for rows in g.rows)]
+    if not names:
+        return None
+    names.sort(key=lambda name: [*PARTS, name[5:]].index(name[5:]))
+    figure, axes = plt.subplots(figsize=(7, 1.3 + 0.5 * len(groups)))
+    for row, group in enumerate(groups):
+        seconds = [sum(rows[-1].get(name, 0.0) for rows in group.rows) / len(group.rows) for name in names]
+        left = 0.0
+        for number, (name, value) in enumerate(zip(names, seconds)):
+            colour = PARTS.get(name[5:], COLOURS[-1 - number % len(COLOURS)])
+            axes.barh(row, value / 60, left=left / 60, color=colour, height=0.62, label="" if row else name[5:])
+            if value > 0.07 * sum(seconds):
+                share = f"{100 * value / sum(seconds):.0f} %"
+                axes.text((left + value / 2) / 60, row, share, ha="center", va="center", color="white", fontsize=9)
+            left += value
+    axes.set_yticks(range(len(groups)), [group.label for group in groups])
+    axes.invert_yaxis()
+    axes.grid(False)
+    axes.set(xlabel="minutes", title="Where the time goes")
+    return figure
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    if not args.runs:
+        raise UsageError("give at least one run: python tools/plot.py runs/RUN")
+    groups = load(args.runs)
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.rcParams.update({
+        "figure.constrained_layout.use": True, "axes.spines.top": False, "axes.spines.right": False,
+        "axes.grid": True, "grid.color": "#e7e3dc", "axes.axisbelow": True, "axes.edgecolor": "#8b857c",
+        "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold", "lines.linewidth": 1.8,
+        "font.size": 9.5, "legend.frameon": False, "xtick.color": "#5c5750", "ytick.color": "#5c5750",
+    })  # fmt: skip
+    out = Path(args.out) if args.out else Path(args.runs[0]) / "plots"
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    plots = {"success": success, "sites": sites, "judge": judge, "losses": losses, "time": time_breakdown}
+    for name, plot in plots.items():
+        figure = plot(groups, args.x, plt)
+        if figure is None:
+            print(f"no metrics for {name}")
+            continue
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        if len(groups) > 1 or name == "time":
+            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        figure.savefig(out / f"{name}.png", dpi=150)
+        plt.close(figure)
+        print(out / f"{name}.png")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,887 @@
+"""WebRL: training LLM web agents by self-evolving online curriculum reinforcement learning (arXiv 2411.02337).
+
+The whole of Algorithm 1 in this file: supervised fine-tuning on demonstrations; an outcome reward model (ORM) trained
+on labelled rollouts; then phases, each of which generates instructions from those the agent failed, filters them by the
+critic and by feasibility, rolls the actor out on them, judges the rollouts with the ORM, draws confidence-filtered
+replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
+
+The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
+sign, weight and scale (docs/webrl.md lists all differences). What Algorithm 1 leaves out of a paper of LLMs and is said
+there, too: which values a model of 0.7 M parameters needs instead of Table 5's (TINY below).
+
+    python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
+    python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
+    python webrl.py --loss sft --no-curriculum        # Filtered BC
+    python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
+"""
+
+import asyncio
+import math
+import random
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import tyro
+
+import envs
+from common import llm, orm
+from common.errors import UsageError
+from common.replay import read_demos
+from common.rollout import Player
+from common.run import Run, run_main
+from common.stats import success_metrics
+
+ROOT = Path(__file__).resolve().parent
+
+
+@dataclass
+class Args:
+    exp_name: str = "webrl"
+    """the name of this experiment"""
+    seed: int = 1
+    """seed of the experiment"""
+    track: bool = False
+    """log to wandb (online, or offline with WANDB_MODE=offline)"""
+    wandb_project_name: str = "cleangui"
+    """wandb's project"""
+    wandb_entity: str | None = None
+    """wandb's entity (team)"""
+    runs_dir: str = "runs"
+    """where the run's folder is made"""
+    preset: Literal["auto", "tiny", "paper"] = "auto"
+    """defaults: the paper's (Table 5), or those of the tiny model; auto: tiny for assets/tiny, paper for any other"""
+
+    # the environment
+    env_id: str = "arena"
+    """the environment (envs/__init__.py lists them)"""
+    num_envs: int = 16
+    """episodes played at once, each in a browser context of its own"""
+    real_input: bool = False
+    """act by trusted mouse and keyboard events instead of in-page dispatch (slower)"""
+    screenshots: bool = False
+    """keep a screenshot of every step"""
+    port: int = 0
+    """the embedded sites' port; 0: any free one"""
+
+    # the model
+    model_id: str = "assets/tiny"
+    """base language model: a local folder or a hub id"""
+    lora_rank: int = 0
+    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    load_in_4bit: bool = False
+    """quantise the base with bitsandbytes (QLoRA)"""
+    max_new_tokens: int = 2048
+    """longest action in tokens"""
+    page_tokens: int = 12000
+    """longest page in a prompt in tokens; longer ones are cut, elements kept"""
+
+    # supervised fine-tuning (Table 5: SFT)
+    demos: str = ""
+    """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
+    num_demos: int = 1000
+    """demonstrations that the oracle plays on training tasks"""
+    sft_learning_rate: float = 1e-5
+    """peak rate; warm-up over a tenth, then cosine"""
+    sft_epochs: int = 1
+    """passes over the demonstrations"""
+
+    # outcome reward model (Table 6)
+    judge: Literal["orm", "env"] = "orm"
+    """who says that an episode succeeded in training: the ORM, or the environment's true verdict"""
+    orm_episodes: int = 12200
+    """labelled rollouts on training instructions that the ORM learns from (Table 6: 12.2k)"""
+    orm_learning_rate: float = 5e-6
+    """peak rate; warm-up over a tenth, then cosine"""
+    orm_epochs: int = 4
+    """passes over the labelled rollouts"""
+    orm_page_first: bool = False
+    """put the page before the instruction in the ORM's prompt (the paper: instruction, actions, page)"""
+    orm_lm_weight: float = 0.0
+    """weight of a language-model loss on the instruction's words in the ORM's training"""
+    orm_refresh: int = 0
+    """rollouts on training instructions per phase that go on training the ORM as the policy moves"""
+
+    # Algorithm 1
+    num_phases: int = 8
+    """phases N"""
+    start_episodes: int = 1000
+    """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
+    instructions_per_phase: int = 500
+    """new instructions K a phase"""
+    curriculum: bool = True
+    """generate instructions from failed ones; off: draw from the training instructions"""
+    generator: str = ""
+    """URL of an OpenAI-compatible server that writes and filters instructions; empty: env.vary and a rule"""
+    generator_model: str = "gpt-4o-2024-05-13"
+    """model name at that server; its key is read from OPENAI_API_KEY"""
+    generator_prompt: Literal[1, 2, 3] = 1
+    """the paper's prompt versions (Figures 18 to 20)"""
+    filter_low: float = 0.05
+    """critic filter: keep instructions whose start value is at least this"""
+    filter_high: float = 0.75
+    """critic filter: and at most this"""
+    filter_tries: int = 20
+    """candidates drawn for each instruction wanted before the phase goes on with fewer"""
+    temperature: float = 1.0
+    """sampling temperature of rollouts"""
+
+    # the update (Eq. 5 to 8, 12, 15)
+    loss: Literal["paper", "sft"] = "paper"
+    """paper: Eq. 12; sft: maximum likelihood on successful trajectories (with --no-curriculum: Filtered BC)"""
+    beta: float = 0.1
+    """KL coefficient of Eq. 12 (the paper's main value is not stated; Figure 7 sweeps it)"""
+    gamma: float = 0.9
+    """discount of Eq. 15"""
+    lam: float = 0.5
+    """lambda of Eq. 8 and 15: next-step against final-step advantage"""
+    advantage_floor: float = -math.inf
+    """lowest advantage: below it the squared error pushes an action down without bound"""
+    floored_keep: float = 1.0
+    """share of the actions at the floor that enters the update"""
+    learning_rate: float = 1e-6
+    """actor's rate"""
+    critic_learning_rate: float = 1e-6
+    """critic's rate"""
+    anneal_lr: bool = False
+    """cosine from the actor's rate to a tenth of it over the whole run, after 20 warm-up steps"""
+    batch_size: int = 128
+    """steps (state, action) per update"""
+    micro_batch_size: int = 128
+    """steps per forward pass: smaller needs less memory and gives the same gradient"""
+    actor_epochs: int = 1
+    """passes over a phase's data for the actor"""
+    critic_epochs: int = 1
+    """passes over a phase's data for the critic"""
+    critic_warmup_epochs: int = 0
+    """passes over start-up rollouts and demonstrations that the critic gets before phase 1"""
+    critic_replay: Literal["success", "both"] = "success"
+    """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or old rollouts of both outcomes"""
+
+    # replay (section 2.2)
+    replay: bool = True
+    """replay successful trajectories of earlier phases"""
+    replay_ratio: float = 2.0
+    """replayed steps at most this many times the fresh ones"""
+    perplexity_low: float = 1 / 0.95
+    """actor confidence filter: lowest perplexity of a replayed action"""
+    perplexity_high: float = 1 / 0.5
+    """actor confidence filter: highest perplexity of a replayed action"""
+
+    # evaluation
+    eval_tasks: int = 165
+    """tasks of the eval split played after every phase, greedily"""
+    test_tasks: int = 165
+    """tasks of the test split played at the start and at the end, greedily"""
+
+
+# What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
+TINY = dict(
+    max_new_tokens=48,
+    page_tokens=400,
+    num_demos=160,
+    sft_learning_rate=1e-3,
+    sft_epochs=6,
+    orm_episodes=1600,
+    orm_learning_rate=1e-3,
+    orm_epochs=4,
+    orm_page_first=True,
+    orm_lm_weight=0.3,
+    start_episodes=400,
+    instructions_per_phase=256,
+    num_phases=8,
+    gamma=1.0,
+    advantage_floor=-0.1,
+    floored_keep=0.33,
+    learning_rate=4e-4,
+    critic_learning_rate=1e-3,
+    anneal_lr=True,
+    critic_warmup_epochs=3,
+    critic_replay="both",
+    replay_ratio=1.5,
+    eval_tasks=60,
+    test_tasks=240,
+)
+
+
+# ------------------------------------------------------------------------------------------------------- the equations
+def advantages(values, reward, gamma=0.9, lam=0.5):
+    """Eq. 15 (Eq. 8 at gamma = 1): advantages of one trajectory's actions.
+
+    values [T]: V of its states; reward: the outcome, paid at the last step; V after the end is 0. Returns [T]:
+    A_t = lam (r_t + gamma V_{t+1} - V_t) + (1 - lam) (gamma^{T-t} r_T - V_t).
+    """
+    import torch
+
+    steps = len(values)
+    rewards = torch.zeros_like(values)
+    rewards[-1] = reward
+    next_values = torch.cat([values[1:], values.new_zeros(1)])
+    to_go = torch.arange(steps - 1, -1, -1, dtype=values.dtype, device=values.device)  # T - t
+    one_step = rewards + gamma * next_values - values
+    final_step = gamma**to_go * reward - values
+    return lam * one_step + (1 - lam) * final_step
+
+
+def policy_loss(logprobs, ref_logprobs, advantages, beta):
+    """Eq. 12 (Eq. 5): mean squared error of beta log(pi / pi_ref) and A. Sequence log-probs, advantages [N]; scalar."""
+    return ((beta * (logprobs - ref_logprobs) - advantages) ** 2).mean()
+
+
+def critic_loss(value_logits, outcomes):
+    """Eq. 7: cross-entropy of V = sigmoid(value_logits) and the trajectory's outcome. [N], [N]; scalar."""
+    import torch.nn.functional as F
+
+    return F.binary_cross_entropy_with_logits(value_logits, outcomes.to(value_logits.dtype))
+
+
+def perplexity(token_logprobs, mask):
+    """exp of the mean negative log-prob of an action's tokens. [N, L], [N, L] -> [N]."""
+    mask = mask.to(token_logprobs.dtype)
+    return (-(token_logprobs * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)).exp()
+
+
+def in_confidence_band(perplexity, low=1 / 0.95, high=1 / 0.5):
+    """The actor confidence filter: neither over-familiar nor too hard. [N] -> bool [N]."""
+    return (perplexity >= low) & (perplexity <= high)
+
+
+# -------------------------------------------------------------------------------------------------------- the networks
+def make_critic(model_id, state_dict, args):
+    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
+    import torch
+
+    model, _ = llm.load(model_id, args.lora_rank, args.load_in_4bit)
+    model.load_state_dict(state_dict)
+    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return torch.nn.ModuleDict({"body": model, "head": head})
+
+
+def value_logits(critic, prompts, pad_id):
+    """V's logit for each state (prompt token ids): [N]."""
+    import torch
+
+    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
+    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
+    return critic["head"](last.float()).squeeze(-1)
+
+
+def make_optimizer(model, learning_rate):
+    import torch
+
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+
+
+def warmup_cosine(progress, floor=0.0):
+    """Factor of the learning rate: up over the first tenth, then a cosine down to `floor`."""
+    return min(1.0, (progress + 1e-3) / 0.1) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+
+
+# --------------------------------------------------------------------------------------------------------- the prompts
+def agent_prompt(tokenizer, instruction, past, obs):
+    """The agent's prompt as token ids, in the released order: instruction, action history, current page.
+
+    past: token ids of the actions so far, used as they were sampled; obs: the environment's observation.
+    """
+    stop = tokenizer.eos_token_id
+    ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
+    newline = tokenizer.encode("\n", add_special_tokens=False)
+    for action in past:
+        ids += [i for i in action if i != stop] + newline
+    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+    return ids + tokenizer.encode(f"{obs['text']}\n{error}Action:\n", add_special_tokens=False)
+
+
+def orm_prompt(tokenizer, trajectory, page_first):
+    """The ORM's prompt (Figure 17): instruction, actions, the last page. Returns (token ids, 0/1 marks of the
+    instruction's words)."""
+    actions = "".join(f"{step.action}\n" for step in trajectory.steps)
+    task = f"Task Instruction: {trajectory.task.instruction}\n"
+    before, after = f"{trajectory.final_observation}\nAction History:\n{actions}", "Success:"
+    if not page_first:
+        before, after = "", f"Action History:\n{actions}{trajectory.final_observation}\nSuccess:"
+    parts = [tokenizer.encode(text, add_special_tokens=False) for text in (before, task, after)]
+    return parts[0] + parts[1] + parts[2], [0] * len(parts[0]) + [1] * len(parts[1]) + [0] * len(parts[2])
+
+
+GENERATION_PROMPTS = {
+    1: """You write tasks for an assistant that works on the web site "{site}". Write practical tasks that people would
+really give it there. Let the Given Tasks inspire you: stay in their domain but be more varied; keep about their
+difficulty, a little easier or harder at times; be realistic and possible. Use only names (places, people, products)
+that occur in the Given Tasks and invent none. Vary the wording. Put every task in back quotes.
+Given Tasks:
+{tasks}""",
+    2: """Here are tasks on the web site "{site}" at which an assistant failed. For each one write a new task that
+trains the same skill: a simpler relative, a rewording that says exactly what is wanted, or a variation with
+another name taken from the list. Nothing may need what the site does not offer. Put every task in back quotes.
+Failed tasks:
+{tasks}""",
+    3: """Act as the author of a curriculum for a web agent on "{site}". From the examples below derive new tasks: some
+with one requirement less, some with one more, some that combine two of them. Keep to the names in the examples, be
+concrete, and be sure that the site can do it. Put every task in back quotes.
+Examples:
+{tasks}""",
+}
+FEASIBILITY_PROMPT = """Can this task be done on the web site "{site}" with what such a site offers (its pages, search,
+forms and the account that is logged in), without e-mail, outside services or functions the site does not have?
+Task: {task}
+Give one sentence of reason, then [YES] or [NO]."""
+
+
+# ------------------------------------------------------------------------------------------------ curriculum (sec. 2.1)
+def vary_instructions(env, seeds, rng, args):
+    """Instructions evolved from failed tasks: list of (text, parent task). By the generator URL, else by `env.vary`."""
+    if not args.generator:
+        return [(text, task) for task in seeds for text in env.vary(task, rng)]
+    produced = []
+    for site in sorted({task.site for task in seeds}):
+        given = [task for task in seeds if task.site == site]
+        listing = "\n".join(task.instruction for task in given)
+        reply = ask(args, GENERATION_PROMPTS[args.generator_prompt].format(site=site, tasks=listing))
+        texts = [text.strip() for text in re.findall(r"`+([^`]+)`+", reply)]
+        produced += [(text, rng.choice(given)) for text in texts if text]
+    return produced
+
+
+def feasible(text, parent, args):
+    """Can the instruction be done? The generator's model is asked; without one a rule rejects what its text alone shows
+    to be wrong: too long, or one thing named twice."""
+    if args.generator:
+        return "[YES]" in ask(args, FEASIBILITY_PROMPT.format(site=parent.site, task=text)).upper()
+    parts = [part.strip() for part in text.split(" and ")]
+    return len(text.split()) <= 40 and len(set(parts)) == len(parts)
+
+
+def ask(args, prompt):
+    """One reply of the generator's model. Raises UsageError when the server cannot be reached."""
+    import openai
+
+    client = openai.OpenAI(base_url=args.generator, timeout=60, max_retries=3)
+    try:
+        reply = client.chat.completions.create(
+            model=args.generator_model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
+        )
+    except openai.OpenAIError as error:
+        raise UsageError(f"--generator {args.generator}: {error}") from error
+    return reply.choices[0].message.content or ""
+
+
+def new_instructions(env, failures, known, start_value, rng, args, phase):
+    """K new tasks for a phase: evolved from failed instructions, filtered by feasibility and by the critic's value of
+    the start page (`start_value(tasks) -> floats`, or None before there is a critic). Returns (tasks, statistics)."""
+    tasks, counts = [], Counter()
+    tries = args.filter_tries * args.instructions_per_phase
+    while len(tasks) < args.instructions_per_phase and counts["candidates"] < tries:
+        seeds = [rng.choice(failures) for _ in range(64)]
+        drawn = vary_instructions(env, seeds, rng, args)
+        if not drawn:
+            break
+        rng.shuffle(drawn)
+        fresh = []
+        for text, parent in drawn:
+            counts["candidates"] += 1
+            if (text, parent.seed) in known:
+                counts["repeated"] += 1
+            elif not feasible(text, parent, args):
+                counts["infeasible"] += 1
+            else:
+                known.add((text, parent.seed))
+                fresh.append(evolved_task(env, text, parent, f"p{phase}-{counts['candidates']}"))
+        values = start_value(fresh) if start_value is not None and fresh else [None] * len(fresh)
+        for task, value in zip(fresh, values, strict=True):
+            if value is not None and not args.filter_low <= value <= args.filter_high:
+                counts["too_hard" if value < args.filter_low else "too_easy"] += 1
+            else:
+                tasks.append(task)
+    tasks = tasks[: args.instructions_per_phase]
+    counts["shortfall"] = args.instructions_per_phase - len(tasks)
+    return tasks, counts
+
+
+def evolved_task(env, text, parent, number):
+    """A generated instruction in its parent's world; the true checker comes along where there is one, for logging."""
+    true = env.task_from_text(text, parent)
+    task = true or replace(parent, instruction=text, template="", requirements=0, steps=0, config=None)
+    return replace(task, task_id=f"{parent.task_id}-{number}", max_steps=parent.max_steps)
+
+
+# --------------------------------------------------------------------------------------------------------- the updates
+def pairs_of(trajectories):
+    """Every step of the trajectories with its place: list of (trajectory, t)."""
+    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
+
+
+def action_logprobs(actor, tokenizer, pairs, temperature):
+    """Sequence log-probs and perplexities of the pairs' actions under the actor as it is now, one forward pass."""
+    import torch
+
+    def score(batch):
+        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
+        logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, temperature)
+        return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
+
+    lengths = [len(t.steps[i].prompt_ids) for t, i in pairs]
+    return llm.map_batches(score, pairs, lengths)
+
+
+def draw_replay(buffer, actor, tokenizer, limit, rng, args):
+    """Replay under the last actor (section 2.2): a random subset of the successful buffer's actions whose perplexity is
+    in the band, at most `limit`. Returns (pairs, number scored)."""
+    candidates = pairs_of(buffer)
+    rng.shuffle(candidates)
+    kept, scored = [], 0
+    for start in range(0, len(candidates), 1024):
+        if len(kept) >= limit:
+            break
+        chunk = candidates[start : start + 1024]
+        scores = action_logprobs(actor, tokenizer, chunk, args.temperature)
+        scored += len(chunk)
+        band = args.perplexity_low, args.perplexity_high
+        kept += [pair for pair, (_, ppl) in zip(chunk, scores, strict=True) if band[0] <= ppl <= band[1]]
+    return kept[:limit], scored
+
+
+def set_advantages(pairs, critic, pad_id, args):
+    """Eq. 15 for the pairs, into their steps' `value` and `advantage`. Only the states that are needed are valued."""
+    import torch
+
+    needed = sorted({(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.items())
+    states = [t.steps[i].prompt_ids for _, (t, i) in needed]
+    values = llm.map_batches(lambda b: value_logits(critic, b, pad_id).sigmoid(), states, [len(s) for s in states])
+    for (_, (trajectory, i)), value in zip(needed, values, strict=True):
+        trajectory.steps[i].value = value
+    by_trajectory = {}
+    for trajectory, i in pairs:
+        by_trajectory.setdefault(id(trajectory), (trajectory, []))[1].append(i)
+    for trajectory, places in by_trajectory.values():
+        value = torch.tensor([step.value or 0.0 for step in trajectory.steps])
+        advantage = advantages(value, trajectory.reward, args.gamma, args.lam).tolist()
+        for i in places:
+            trajectory.steps[i].advantage = advantage[i]
+
+
+def update_critic(critic, optimizer, pairs, pad_id, epochs, rng, args):
+    """Eq. 7 on (state, outcome) pairs; the mean loss."""
+    import torch
+
+    critic.train()
+    losses = []
+    for _ in range(epochs):
+        for batch in llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], args.batch_size, rng):
+            optimizer.zero_grad()
+            for start in range(0, len(batch), args.micro_batch_size):
+                part = [pairs[i] for i in batch[start : start + args.micro_batch_size]]
+                logits = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
+                outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
+                loss = critic_loss(logits, outcomes) * len(part) / len(batch)
+                loss.backward()
+                losses.append(loss.detach())
+            torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
+            optimizer.step()
+    critic.eval()
+    return torch.stack(losses).sum().item() / max(1, len(pairs) * epochs / args.batch_size) if losses else float("nan")
+
+
+def update_actor(actor, tokenizer, optimizer, pairs, ref_logprobs, rng, args, rate):
+    """Eq. 12 on (state, action, advantage) pairs; `rate(progress) -> learning rate`. Returns statistics by name."""
+    import torch
+
+    actor.train()
+    losses, drifts, norms = [], [], []
+    batches = []
+    for _ in range(args.actor_epochs):
+        batches += llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], args.batch_size, rng)
+    for number, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = rate(number / len(batches))
+        optimizer.zero_grad()
+        for start in range(0, len(batch), args.micro_batch_size):
+            part = batch[start : start + args.micro_batch_size]
+            steps = [pairs[i][0].steps[pairs[i][1]] for i in part]
+            logprobs, _ = llm.token_logprobs(
+                actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps], args.temperature
+            )
+            logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
+            reference = torch.tensor([ref_logprobs[i] for i in part], device=logprobs.device)
+            if args.loss == "paper":
+                advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
+                loss = policy_loss(logprobs, reference, advantage, args.beta)
+            else:  # every pair is of a success
+                loss = -logprobs.mean()
+            loss = loss * len(part) / len(batch)
+            loss.backward()
+            losses.append(loss.detach())
+            drifts.append((reference - logprobs.detach()).sum())
+        norms.append(torch.nn.utils.clip_grad_norm_(actor.parameters(), 1.0))
+        optimizer.step()
+    actor.eval()
+    if not losses:
+        return {}
+    return {
+        "losses/policy_loss": torch.stack(losses).sum().item() / len(batches),
+        "losses/ref_minus_new_logprob": torch.stack(drifts).sum().item() / (len(pairs) * args.actor_epochs),
+        "losses/grad_norm": torch.stack(norms).mean().item(),
+        "charts/updates": len(batches),
+    }
+
+
+def fine_tune(actor, tokenizer, demos, args):
+    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    import torch
+
+    optimizer = make_optimizer(actor, args.sft_learning_rate)
+    pairs, rng = pairs_of(demos), random.Random(args.seed)
+    batch_size = min(args.batch_size, 32) if args.preset == "tiny" else args.batch_size
+    actor.train()
+    losses = []
+    for epoch in range(args.sft_epochs):
+        losses = []
+        batches = llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], batch_size, rng)
+        for number, batch in enumerate(batches):
+            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
+            for group in optimizer.param_groups:
+                group["lr"] = args.sft_learning_rate * factor
+            steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
+            logprobs, mask = llm.token_logprobs(
+                actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+            )
+            loss = -logprobs.sum() / mask.sum()
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(actor.parameters(), 1.0)
+            optimizer.step()
+            losses.append(loss.detach())
+    actor.eval()
+    return torch.stack(losses).mean().item()
+
+
+# -------------------------------------------------------------------------------------------------------- the episodes
+ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")
+
+
+def error_type(trajectory):
+    """The paper's four kinds of failure (Figure 3) by rule, the first that fits; None for a success.
+
+    Stuck: out of steps, or the last three actions equal. No attempt: stopped before it had seen a second page. Fail to
+    recover: an action was refused or taken back on the way. Wrong page: it stopped, and the page or answer was wrong.
+    """
+    if trajectory.verdict:
+        return None
+    actions = [step.action for step in trajectory.steps]
+    if trajectory.outcome == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
+        return ERRORS[0]
+    if len({step.observation for step in trajectory.steps}) <= 1:
+        return ERRORS[1]
+    if any(step.error or "go_backward" in step.action for step in trajectory.steps):
+        return ERRORS[2]
+    return ERRORS[3]
+
+
+def summarize(trajectories, prefix):
+    """Success rates with intervals and the shares of the four error types, by metric name."""
+    kinds = Counter(error_type(t) for t in trajectories)
+    errors = {f"{prefix}/error_{kind.replace(' ', '_')}": kinds[kind] / len(trajectories) for kind in ERRORS}
+    return success_metrics(trajectories, prefix) | errors
+
+
+def judge(trajectories, judge_model, tokenizer, args):
+    """Label the trajectories for training: `judged` by the ORM (P(YES)), `reward` by --judge."""
+    prompts = [orm_prompt(tokenizer, t, args.orm_page_first)[0] for t in trajectories]
+    scores = orm.p_yes(judge_model, tokenizer, prompts) if judge_model is not None else [None] * len(prompts)
+    for trajectory, score in zip(trajectories, scores, strict=True):
+        trajectory.judged = score
+        trajectory.reward = float(score > 0.5) if args.judge == "orm" else float(trajectory.verdict or 0.0)
+
+
+def train_orm(judge_model, optimizer, tokenizer, labelled, epochs, args):
+    """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
+    prompts, marks = zip(*[orm_prompt(tokenizer, t, args.orm_page_first) for t in labelled], strict=True)
+    labels = [t.verdict for t in labelled]
+    size = min(args.batch_size, 64) if args.preset == "tiny" else args.batch_size
+    weight = args.orm_lm_weight
+    return orm.train(
+        judge_model, tokenizer, optimizer, prompts, labels, size, epochs, args.seed, marks, weight, warmup_cosine
+    )
+
+
+# ------------------------------------------------------------------------------------------------- Algorithm 1 (App. B)
+def main(args):
+    if not 0 < args.micro_batch_size <= args.batch_size:
+        raise UsageError("--micro-batch-size must be between 1 and --batch-size")
+    env = envs.make(args.env_id, real_input=args.real_input, screenshots=args.screenshots, port=args.port)
+    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir) as run:
+        try:
+            train(args, env, run, runner)
+        finally:
+            runner.run(env.close())
+
+
+def train(args, env, run, runner):
+    import torch
+
+    torch.manual_seed(args.seed)
+    rng = random.Random(args.seed)
+    actor, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+
+    def prompt(instruction, past, obs):
+        return agent_prompt(tokenizer, instruction, past, obs)
+
+    player = Player(env, actor, tokenizer, prompt, run, runner, args.num_envs, args.max_new_tokens)
+    train_tasks, eval_tasks, test_tasks = env.tasks("train"), env.tasks("eval"), env.tasks("test")
+    eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
+
+    def record(trajectories):
+        run.trajectories.append(trajectories)
+        return trajectories
+
+    def evaluate(tasks, name, phase):
+        return record(player.play(tasks, 0.0, 1234, name, phase))  # the same seeds whatever the run's
+
+    # Supervised fine-tuning on demonstrations: the policy that Algorithm 1 starts from.
+    order = train_tasks[:]
+    rng.shuffle(order)
+    if args.demos:
+        demos = read_demos(args.demos, prompt, player.encode_action)
+    else:
+        demos = player.demonstrate(order[: args.num_demos])
+    if not demos:
+        raise UsageError("no demonstrations: --num-demos must be positive, or --demos FILE hold some")
+    record(demos)
+    with run.timer("training"):
+        sft_loss = fine_tune(actor, tokenizer, demos, args)
+    before = evaluate(test_tasks, "test before", 0)
+    metrics = summarize(before, "test_before")
+    print(f"SFT on {len(demos)} demonstrations: loss {sft_loss:.3f}, test success {metrics['test_before/success']:.3f}")
+
+    # Lines 2 to 5: the SFT policy on the training instructions, by their true verdicts.
+    start = record(
+        player.play(rng.choices(train_tasks, k=args.start_episodes), args.temperature, args.seed, "start-up")
+    )
+    for trajectory in start:
+        trajectory.reward = float(trajectory.verdict or 0.0)
+    buffer = [t for t in start if t.reward]
+    failures = [t.task for t in start if not t.reward]
+    known = {(t.instruction, t.seed) for t in train_tasks}
+    old_rollouts = start + demos
+
+    # The ORM: labelled rollouts of the SFT policy, greedy, as trained and hotter, and the demonstrations.
+    judge_model, labelled = None, start + demos
+    if args.judge == "orm":
+        judge_model, judge_optimizer, labelled, metrics_orm = start_orm(
+            player, train_tasks, labelled, rng, record, run, args
+        )
+        metrics |= metrics_orm
+
+    # The critic starts as the SFT model with a new head.
+    critic = critic_optimizer = None
+    if args.loss == "paper" or args.curriculum:
+        critic = make_critic(args.model_id, actor.state_dict(), args)
+        critic_optimizer = make_optimizer(critic, args.critic_learning_rate)
+        with run.timer("training"):
+            data, epochs = pairs_of(old_rollouts), args.critic_warmup_epochs
+            loss = update_critic(critic, critic_optimizer, data, tokenizer.pad_token_id, epochs, rng, args)
+            metrics["losses/critic_loss"] = loss
+    optimizer = make_optimizer(actor, args.learning_rate)
+    updates = 0
+    run.log({**metrics, "losses/sft_loss": sft_loss, "charts/phase": 0}, player.steps)
+
+    def start_value(tasks):
+        states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
+        return llm.map_batches(
+            lambda b: value_logits(critic, b, tokenizer.pad_token_id).sigmoid(), states, [len(s) for s in states]
+        )
+
+    for phase in range(1, args.num_phases + 1):
+        # New instructions (lines 7 to 10). There is no trained critic before phase 1 unless it was warmed up.
+        has_critic = critic is not None and (phase > 1 or args.critic_warmup_epochs > 0)
+        if args.curriculum:
+            tasks, counts = new_instructions(
+                env, failures, known, start_value if has_critic else None, rng, args, phase
+            )
+        else:
+            tasks, counts = rng.choices(train_tasks, k=args.instructions_per_phase), Counter()
+        # Roll out and judge (lines 11 to 14).
+        fresh = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
+        player.steps += sum(len(t.steps) for t in fresh)
+        with run.timer("training"):
+            judge(fresh, judge_model, tokenizer, args)
+            # Replay (line 16), by the actor of the last phase.
+            fresh_pairs = pairs_of(fresh)
+            replayed, scored = [], 0
+            if args.replay:
+                limit = int(args.replay_ratio * len(fresh_pairs))
+                replayed, scored = draw_replay(buffer, actor, tokenizer, limit, rng, args)
+            metrics = rollout_metrics(fresh, counts, player, len(replayed), scored)
+            # Critic, then actor (line 18).
+            pairs = fresh_pairs + replayed
+            if critic is not None:
+                data = pairs
+                if args.critic_replay == "both":
+                    old = pairs_of(old_rollouts)
+                    data = fresh_pairs + rng.sample(old, min(len(old), len(fresh_pairs)))
+                metrics["losses/critic_loss"] = update_critic(
+                    critic, critic_optimizer, data, tokenizer.pad_token_id, args.critic_epochs, rng, args
+                )
+                set_advantages(pairs, critic, tokenizer.pad_token_id, args)
+                metrics |= advantage_metrics(fresh_pairs, replayed)
+            if args.loss == "sft":
+                pairs = [(t, i) for t, i in pairs if t.reward]
+            else:
+                pairs = floor_advantages(pairs, rng, args)
+            reference = [logprob for logprob, _ in action_logprobs(actor, tokenizer, pairs, args.temperature)]
+
+            def rate(progress, phase=phase, updates=updates):
+                if not args.anneal_lr:
+                    return args.learning_rate
+                done = (phase - 1 + progress) / args.num_phases
+                warm = min(1.0, (updates + progress * max(1, len(pairs) // args.batch_size) + 1) / 20)  # noqa: B023
+                return args.learning_rate * warm * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
+
+            losses = update_actor(actor, tokenizer, optimizer, pairs, reference, rng, args, rate)
+            updates += losses.get("charts/updates", 0)
+            metrics |= losses
+        player.version += 1
+        record(fresh)
+        # Buffer and failure set grow (lines 19, 20).
+        buffer += [t for t in fresh if t.reward]
+        failures += [t.task for t in fresh if not t.reward]
+        old_rollouts = old_rollouts + fresh
+        if args.orm_refresh and judge_model is not None:
+            tasks = rng.choices(train_tasks, k=args.orm_refresh)
+            extra = record(player.play(tasks, args.temperature, phase, "refresh"))
+            labelled = labelled + extra
+            with run.timer("training"):
+                sample = extra + rng.sample(labelled, min(len(labelled), 3 * len(extra)))
+                metrics["orm/loss"] = train_orm(judge_model, judge_optimizer, tokenizer, sample, 1, args)
+        if eval_tasks:
+            metrics |= summarize(evaluate(eval_tasks, "eval", phase), "eval")
+        metrics |= {"charts/phase": phase, "charts/updates": updates, "charts/learning_rate": rate(1.0)}
+        run.log(metrics, player.steps)
+        save(run, player, actor, critic, judge_model, optimizer, critic_optimizer, {"phase": phase, "updates": updates})
+        print(phase_line(phase, metrics))
+
+    after = evaluate(test_tasks, "test after", args.num_phases)
+    if judge_model is not None:
+        judge(after, judge_model, tokenizer, args)
+    metrics = summarize(after, "test_after") | judge_metrics(after, "orm_test")
+    run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
+    run.summary(before, after)
+
+
+def start_orm(player, train_tasks, labelled, rng, record, run, args):
+    """Collect labelled rollouts of several temperatures and train the ORM. Returns (model, optimizer, rollouts,
+    metrics of the held-out tenth)."""
+    judge_model, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+    rollouts = labelled[:]
+    for temperature, share in ((args.temperature, 0.5), (0.0, 0.2), (1.5 * args.temperature, 0.3)):
+        count = int(share * max(0, args.orm_episodes - len(labelled)))
+        tasks = rng.choices(train_tasks, k=count)
+        rollouts += record(player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}"))
+    rng.shuffle(rollouts)
+    held = rollouts[: len(rollouts) // 10]
+    optimizer = make_optimizer(judge_model, args.orm_learning_rate)
+    with run.timer("training"):
+        loss = train_orm(judge_model, optimizer, tokenizer, rollouts[len(held) :], args.orm_epochs, args)
+        judge(held, judge_model, tokenizer, args)
+    metrics = {"orm/loss": loss, "orm/episodes": len(rollouts)} | judge_metrics(held, "orm_start")
+    return judge_model, optimizer, rollouts, metrics
+
+
+def floor_advantages(pairs, rng, args):
+    """Floor the advantages and keep only a share of the floored actions."""
+    kept = []
+    for trajectory, i in pairs:
+        step = trajectory.steps[i]
+        if step.advantage <= args.advantage_floor:
+            step.advantage = args.advantage_floor
+            if rng.random() >= args.floored_keep:
+                continue
+        kept.append((trajectory, i))
+    return kept
+
+
+def judge_metrics(trajectories, prefix):
+    """The ORM against the true verdict, where there is one."""
+    known = [t for t in trajectories if t.verdict is not None and t.judged is not None]
+    if not known:
+        return {}
+    quality = orm.quality([t.judged for t in known], [t.verdict for t in known])
+    return {f"{prefix}/{name}": value for name, value in quality.items()} | {f"{prefix}/episodes": len(known)}
+
+
+def rollout_metrics(fresh, counts, player, replayed, scored):
+    """What a phase's rollouts were like: success by judge and by true verdict, lengths, faults, curriculum, replay."""
+    known = [t for t in fresh if t.verdict is not None]
+    count, steps = max(1, len(fresh)), [step for t in fresh for step in t.steps]
+    metrics = {
+        "rollout/episodes": len(fresh),
+        "rollout/reward": sum(t.reward for t in fresh) / count,
+        "rollout/true_success": sum(t.verdict for t in known) / max(1, len(known)),
+        "rollout/length": sum(len(t.steps) for t in fresh) / count,
+        "rollout/truncated": sum(t.outcome == "truncated" for t in fresh) / count,
+        "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),
+        "rollout/fault_rate": player.faults.rate,
+        "rollout/faults": player.faults.faults,
+        "rollout/dropped": player.faults.dropped,
+        "perf/tokens_generated": player.tokens,
+        "replay/steps": replayed,
+        "replay/kept_share": replayed / max(1, scored),
+        "curriculum/checkable": sum(t.task.config is not None for t in fresh) / count,
+    }
+    return metrics | judge_metrics(fresh, "orm") | {f"curriculum/{name}": value for name, value in counts.items()}
+
+
+def advantage_metrics(fresh, replayed):
+    """Means of values and advantages, and how well the critic told this phase's outcomes apart."""
+    metrics = {}
+    for name, pairs in (("fresh", fresh), ("replay", replayed)):
+        if pairs:
+            metrics[f"losses/advantage_{name}"] = sum(t.steps[i].advantage for t, i in pairs) / len(pairs)
+    metrics["losses/value_fresh"] = sum(t.steps[i].value for t, i in fresh) / max(1, len(fresh))
+    won = [t.steps[i].value for t, i in fresh if t.reward]
+    lost = [t.steps[i].value for t, i in fresh if not t.reward]
+    return metrics | {"losses/critic_auc": orm.auc(won, lost)}
+
+
+def phase_line(phase, metrics):
+    """One line a phase for the terminal."""
+    parts = [
+        f"phase {phase}: reward {metrics['rollout/reward']:.2f}",
+        f"true {metrics['rollout/true_success']:.2f}",
+        f"judge's precision {metrics['orm/precision']:.2f}" if "orm/precision" in metrics else "",
+        f"eval {metrics['eval/success']:.3f}" if "eval/success" in metrics else "",
+        f"loss {metrics.get('losses/policy_loss', float('nan')):.3f}",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def save(run, player, actor, critic, judge_model, optimizer, critic_optimizer, state):
+    """A checkpoint: the actor as a Hugging Face folder, critic, ORM, optimisers."""
+    weights = {"actor": [actor, player.tokenizer]}
+    if critic is not None:
+        weights["critic"] = critic
+    if judge_model is not None:
+        weights["orm"] = [judge_model, player.tokenizer]
+    tensors = {"optimizer": optimizer.state_dict()}
+    if critic_optimizer is not None:
+        tensors["critic_optimizer"] = critic_optimizer.state_dict()
+    run.save_checkpoint(player.steps, weights, tensors, state)
+
+
+def parse_args(argv=None):
+    """Two parses: the first reads preset and model, the second has the preset's defaults; a flag always wins."""
+    first = tyro.cli(Args, args=argv)
+    preset = first.preset
+    if preset == "auto":
+        preset = "tiny" if Path(first.model_id).name.startswith("tiny") else "paper"
+    args = tyro.cli(Args, args=argv, default=replace(Args(), **(TINY if preset == "tiny" else {})))
+    return replace(args, preset=preset)
+
+
+if __name__ == "__main__":
+    run_main(main, parse_args())
