@@ -1,4 +1,5 @@
-# make demo: train an agent on the embedded web sites.  make test: lint and tests.  Both set everything up first.
+# make demo: train an agent on the embedded web sites (ARGS="--seed 2" adds flags).  make test: lint and tests.
+# Both set everything up first.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
@@ -6,7 +7,7 @@ BIN := .venv/bin
 .PHONY: demo test lint setup clean
 
 demo: setup
-	$(BIN)/python webrl.py
+	$(BIN)/python webrl.py $(ARGS)
 
 test: setup lint
 	$(BIN)/python -m pytest

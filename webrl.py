@@ -33,6 +33,7 @@ from common.replay import read_demos
 from common.rollout import Player
 from common.run import Run, run_main
 from common.stats import success_metrics
+from tools import plot, view
 
 ROOT = Path(__file__).resolve().parent
 
@@ -771,6 +772,8 @@ def train(args, env, run, runner):
     metrics = summarize(after, "test_after") | judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(before, after)
+    print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+    print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
 def start_orm(player, train_tasks, labelled, rng, record, run, args):

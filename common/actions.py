@@ -4,8 +4,8 @@
     do(action="Click", element="9")
 
 An answer is free text with one call in it: `do(action=..., argument=..., element=...)`, `exit(message=...)`,
-`go_backward()` or `go_forward()`. Text around the call and code fences are ignored, the last call wins, and the
-`# Element:` and `# Note:` lines before it are kept, because the paper's prompt asks for them and its history shows them.
+`go_backward()` or `go_forward()`. Text around the call and code fences are ignored, the last call wins. `# Element:`
+and `# Note:` lines before it are kept, because the paper's prompt asks for them and its history shows them.
 
 The released parser (VAB-WebArena-Lite, new/actions.py) searches for the key words in a fixed order and so takes a Click
 whose text contains "exit(" for an exit, and refuses `go_backward()`, Wait, Switch Tab and Right Click, which its own
@@ -40,15 +40,7 @@ ACTIONS = {
     "Wait": (False, False),
     "Exit": (False, True),
 }
-ALIASES = {
-    "go backward": "Go Back",
-    "tab focus": "Switch Tab",
-    "focus tab": "Switch Tab",
-    "go to": "Goto",
-    "select": "Select Dropdown Option",
-    "press key": "Press",
-    "scroll": "Scroll Down",
-}
+ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 
 # One call whose arguments are literals. Newlines end a string, as in Python; possessive quantifiers keep it linear.

@@ -123,27 +123,32 @@ def compact_line(node: dict) -> str:
 
 def _webrl(observation: Observation, nodes: list[dict], cut: int) -> str:
     parts, open_tags = ['<html data-bbox="0,0,1280,720">'], []
-    for i, node in enumerate(nodes):
-        while open_tags and open_tags[-1][0] >= node["depth"]:
-            parts.append(f"</{open_tags.pop()[1]}>")
-        if "text" not in node and "id" not in node:  # a block; one that holds a single other block says nothing
-            inside = [n["depth"] for n in nodes[i + 1 : i + 2]]
-            if not inside or inside[0] <= node["depth"]:
-                continue
-            open_tags.append((node["depth"], node["tag"]))
+    for node, following in zip(nodes, [*nodes[1:], None]):
+        while open_tags and open_tags[-1]["depth"] >= node["depth"]:
+            parts.append(f"</{open_tags.pop()['tag']}>")
+        if "text" in node and open_tags and open_tags[-1]["tag"] == node["tag"] and not node.get("attributes"):
+            parts.append(node["text"])  # the block's own text
+        elif "text" in node or "id" in node:
+            parts.append(_leaf(node))
+        elif following and following["depth"] > node["depth"]:  # else all that it held was cut
+            open_tags.append(node)
             parts.append(_tag(node, {}))
-            continue
-        shown = node.get("text") or (node["label"] if node["tag"] not in ("input", "select", "textarea") else "")
-        extra = {"data-text": shown} if shown else {}
-        if node.get("kind") in ("box", "select") and node.get("value"):
-            extra["value"] = node["value"]
-        if node.get("on") or node.get("selected"):
-            extra["selected"] = "true"
-        children = "".join(f"<option> {option} </option> " for option in node.get("options", ()))
-        body = f"{shown} {children}" if shown else children
-        parts.append(f"{_tag(node, extra)} {body}</{node['tag']}>")
-    parts += [f"</{tag}>" for _, tag in reversed(open_tags)] + ["</html>"]
+    parts += [f"</{node['tag']}>" for node in reversed(open_tags)] + ["</html>"]
     return " ".join(parts)
+
+
+def _leaf(node: dict) -> str:
+    """A text run, or an element that can be acted on; an input's label is in its attributes, not inside it."""
+    inside = node["text"] if "text" in node else "" if node["tag"] in ("input", "select") else node["label"]
+    text = " ".join(inside.split())
+    extra = {"data-text": text} if text else {}
+    if node.get("kind") in ("box", "select"):
+        extra |= {"value": node["value"]} if node.get("value") else {}
+        extra |= {"data-label": node["label"]} if node["label"] else {}
+    if node.get("on") or node.get("selected"):
+        extra["selected"] = "true"
+    options = [f"<option> {' '.join(option.split())} </option>" for option in node.get("options", ())]
+    return " ".join([_tag(node, extra), *([text] if text else []), *options, f"</{node['tag']}>"])
 
 
 def _tag(node: dict, extra: dict) -> str:

@@ -33,7 +33,9 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()  # the script has its own
     path = find_model(model_id)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if load_in_4bit and device == "cpu":

@@ -1,348 +1,200 @@
-// The part of the browser driver that lives in the page. An init script: it runs before any script of every document, in
-// every frame. `window.__gui` is what browser.py calls: act(), observe(), rest(), locate(), leave().
-// Ids are positions in `elements`, the list of what the last observation offered; nothing is written into the page's DOM.
-(config) => {
-  if (window.__gui) return;
-  const later = setTimeout.bind(window);  // the native timer: the virtual clock below replaces the page's
-  const realNow = performance.now.bind(performance);
-  const gui = {pending: new Set(), leaving: false, opened: false, closing: false, refused: "", sites: null, elements: []};
-  Object.defineProperty(window, "__gui", {value: gui});
-  const isTop = window === window.top;
+// What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `traverse()` for browser.py.
+// An init script like settle.js, which comes first. It keeps elements in `__gui.elements` and adds nothing to the page.
+() => {
+  const gui = window.__gui;
+  if (gui.observe) return;
 
-  // ---- What is under way: navigations, requests of the page's scripts, timers about to fire ----
-
-  navigation.addEventListener("navigate", (event) => {
-    if (event.downloadRequest !== null) {
-      gui.refused = "downloads are refused";
-      return event.preventDefault();
-    }
-    const url = event.destination.url;
-    if (event.destination.sameDocument) return;
-    if (isTop && gui.sites && /^https?:/.test(url) && !gui.sites.some((site) => inSite(url, site))) {
-      gui.refused = `blocked: ${url} is outside the task's sites`;
-      if (event.cancelable) return event.preventDefault();
-    }
-    gui.leaving = true;
-    // A later listener may cancel the navigation, or a client-side router may take it over.
-    later(() => { if (event.defaultPrevented || navigation.transition) gui.leaving = false; });
-  });
-  const inSite = (url, site) => url.startsWith(site) && (/\/$/.test(site) || /^($|[/?#])/.test(url.slice(site.length)));
-
-  const track = (promise) => {
-    const token = {};
-    gui.pending.add(token);
-    const done = () => later(() => gui.pending.delete(token));  // after the page's own handlers
-    promise.then(done, done);
-    return promise;
-  };
-  const wrap = (owner, name, make) => { owner[name] = make(owner[name]); };
-  wrap(window, "fetch", (fetch) => function (...args) { return track(fetch.apply(this, args)); });
-  for (const read of ["json", "text", "blob", "arrayBuffer", "formData"])
-    wrap(Response.prototype, read, (native) => function () { return track(native.call(this)); });
-  wrap(XMLHttpRequest.prototype, "send", (send) => function (...args) {
-    track(new Promise((done) => this.addEventListener("loadend", done, {once: true})));
-    return send.apply(this, args);
-  });
-
-  // A new tab arrives as an event of the browser, later: say that one is to come.
-  wrap(window, "open", (open) => function (...args) {
-    const opened = open.apply(this, args);
-    if (!args[1] || args[1] === "_blank") window.top.__gui.opened = true;
-    return opened;
-  });
-  const opensTab = (event) => {
-    const source = event.type === "submit" ? event.target : event.composedPath().find((n) => n.localName === "a" && n.href);
-    const target = event.submitter?.formTarget || source?.target || document.querySelector("base[target]")?.target;
-    if (source && !event.defaultPrevented && target === "_blank" && !source.hasAttribute("download"))
-      window.top.__gui.opened = true;
-  };
-  window.addEventListener("click", opensTab);
-  window.addEventListener("submit", opensTab);
-
-  // Nothing of an episode that is over may run while its storage is cleared.
-  for (const name of ["beforeunload", "pagehide", "unload", "visibilitychange"])
-    window.addEventListener(name, (event) => { if (gui.over) event.stopImmediatePropagation(); }, true);
-  gui.leave = () => {
-    for (const w of frames()) { w.__gui.over = true; w.sessionStorage.clear(); }
-    window.name = "";
-    window.stop();
-    return "{}";
-  };
-
-  const listeners = new WeakSet();  // elements that listen to clicks
-  gui.listens = (el) => listeners.has(el);
-  wrap(EventTarget.prototype, "addEventListener", (native) => function (type, ...rest) {
-    if (/^(click|mousedown|mouseup|pointerdown|pointerup|dblclick)$/.test(type) && this instanceof Element) listeners.add(this);
+  // Elements that listen to clicks can be acted on, whatever their tag.
+  const listening = new WeakSet();
+  gui.listens = (el) => listening.has(el);
+  const native = EventTarget.prototype.addEventListener;
+  EventTarget.prototype.addEventListener = function (type, ...rest) {
+    if (/^(click|dblclick|(mouse|pointer)(down|up))$/.test(type) && this instanceof Element) listening.add(this);
     return native.call(this, type, ...rest);
-  });
-
-  // ---- Clock. Virtual: time stands still between actions and timers run when tick() says so, so that a page's state
-  // depends on the actions alone. Real: timers run by themselves, and those due within `tick` ms count as pending. ----
-
-  const timers = new Map();
-  let now = 0, nextTimer = 1, depth = 0;
-  if (config.virtualClock) {
-    const start = Date.UTC(2025, 0, 15, 12), RealDate = Date, tag = 1 << 30;
-    const add = (f, delay, args, repeat) => {
-      const every = repeat ? Math.max(1, +delay || 0) : 0;
-      timers.set(nextTimer, {due: now + Math.max(every, +delay || 0), f, args, every});
-      return tag + nextTimer++;
-    };
-    window.setTimeout = (f, delay, ...args) => typeof f === "function" ? add(f, delay, args, false) : later(f, delay);
-    window.setInterval = (f, delay, ...args) => add(f, delay, args, true);
-    window.requestAnimationFrame = (f) => add(() => f(now), 16, [], false);
-    window.clearTimeout = window.clearInterval = window.cancelAnimationFrame = (id) => { timers.delete(id - tag); };
-    performance.now = () => now += 0.01;  // creeps, so that a loop that waits for time to pass ends
-    window.Date = class extends RealDate {
-      constructor(...args) { super(...(args.length ? args : [Math.floor(start + performance.now())])); }
-      static now() { return Math.floor(start + performance.now()); }
-    };
-  } else {
-    wrap(window, "setTimeout", (native) => (f, delay, ...args) => {
-      if (typeof f !== "function" || delay > config.tick || depth) return native(f, delay, ...args);
-      const token = {}, id = native(() => {
-        depth++;  // a timer that sets the next one (an animation) is not waited for
-        try { f(...args); } finally { depth--; gui.pending.delete(token); timers.delete(id); }
-      }, delay);
-      gui.pending.add(token);
-      timers.set(id, token);
-      return id;
-    });
-    wrap(window, "clearTimeout", (native) => (id) => { gui.pending.delete(timers.get(id)); native(id); });
-  }
-  gui.tick = () => {
-    if (!config.virtualClock) return;
-    const end = now + config.tick;
-    for (let n = 0; n < 10000; n++) {
-      let first = null;
-      for (const [id, timer] of timers) if (timer.due <= end && !(first && timers.get(first).due <= timer.due)) first = id;
-      if (first === null) break;
-      const timer = timers.get(first);
-      now = Math.max(now, timer.due);
-      if (timer.every) timer.due = now + timer.every; else timers.delete(first);
-      try { timer.f(...timer.args); } catch (error) { reportError(error); }
-    }
-    now = Math.max(now, end);
-    for (const animation of document.getAnimations()) try { animation.finish(); } catch { /* endless */ }
-  };
-
-  const frames = function* (w = window) {  // this window and the same-origin ones below it
-    yield w;
-    for (let i = 0; i < w.length; i++) {
-      let reachable = false;
-      try { reachable = w[i].__gui; } catch { /* another origin */ }
-      if (reachable) yield* frames(w[i]);
-    }
-  };
-  const refreshes = () => {  // <meta http-equiv=refresh> that is about to fire
-    const meta = document.querySelector("meta[http-equiv=refresh i]");
-    return meta && parseFloat(meta.content) * 1000 <= config.tick;
-  };
-  const idle = async () => {  // true if there was anything to wait for
-    const end = realNow() + config.settle;
-    let waited = false;
-    await new Promise(later);  // a form is submitted in a task of its own
-    for (;;) {
-      let stuck = window.closed, busy = refreshes();
-      for (const w of frames()) {
-        stuck ||= w === window && w.__gui.leaving || w.document.readyState === "loading";
-        busy ||= w.__gui.leaving || w.__gui.pending.size || w.document.readyState !== "complete";
-      }
-      if (!stuck && (!busy || realNow() > end)) break;  // a navigation ends this document, and this wait with it
-      waited = true;
-      await new Promise((done) => later(done, 4));
-    }
-    for (const w of frames()) w.__gui.pending.clear();  // a poll that outlasted the wait is not waited for again
-    return waited;
-  };
-  const rest = async () => {  // until nothing more happens by itself
-    await idle();
-    for (let round = 0; round < 5; round++) {
-      for (const w of frames()) w.__gui.tick();
-      if (!(await idle()) && round) break;
-      if (!config.virtualClock) break;
-    }
   };
 
   // ---- What the agent sees ----
 
-  const SKIP = new Set("head script style noscript template link meta br hr option optgroup datalist".split(" "));
-  const INLINE = new Set("a abbr b bdi bdo cite code data del dfn em font i img ins kbd label mark q s samp small span strike strong sub sup svg time tt u var td th button input select textarea output picture slot".split(" "));
-  const ROLES = {button: "button", link: "link", checkbox: "check", switch: "check", menuitemcheckbox: "check", radio: "radio",
-    menuitemradio: "radio", tab: "item", option: "item", menuitem: "item", treeitem: "item"};
+  const SKIP = new Set("head script style noscript template link meta hr option optgroup datalist".split(" "));
+  const INLINE = new Set(("a abbr b bdi bdo button cite code data del dfn em font i img input ins kbd label mark output "
+    + "picture q s samp select slot small span strike strong sub sup svg td textarea th time tt u var").split(" "));
+  const ROLES = {button: "button", link: "link", checkbox: "check", switch: "check", menuitemcheckbox: "check",
+    radio: "radio", menuitemradio: "radio", tab: "item", option: "item", menuitem: "item", treeitem: "item"};
   const ACTIVE = "a[href],button,input,select,textarea,summary,[role=button],[role=link],[role=menuitem],[onclick]";
-  const ATTRIBUTES = ["title", "value", "type", "placeholder", "data-value", "data-testid", "data-label", "data-status"];
+  const ATTRIBUTES = "title value type placeholder data-value data-testid data-label data-status".split(" ");
+  const FIELD = /^(input|select|textarea)$/, PUSH = /^(submit|button|reset|image)$/;
   const clean = (text) => text.replace(/\s+/g, " ").trim();
-  const shown = (el) => el.checkVisibility({opacityProperty: true, visibilityProperty: true});
-  const isBlock = (el, style) =>
-    !/^(inline|table-cell|contents|none)/.test(style.display) && !INLINE.has(el.localName);
+  const childrenOf = (el) => {  // as they are shown: a shadow tree instead of what it hosts, which its slots bring back
+    const assigned = el.localName === "slot" && el.assignedNodes();
+    return assigned.length ? assigned : (el.shadowRoot || el).childNodes;
+  };
+  const isBlock = (el, style) => !INLINE.has(el.localName) && !/^(inline|contents|table-cell)/.test(style.display);
+  const shown = (el) => getComputedStyle(el).display === "contents"
+    || el.checkVisibility({opacityProperty: true, visibilityProperty: true});
 
-  const textOf = (el, skip) => {  // visible text; textContent, not innerText, which applies the CSS text-transform
+  const textOf = (el, skip) => {  // visible text; not innerText, which applies the style's text-transform
     let text = "";
-    for (const node of (el.shadowRoot || el).childNodes) {
+    for (const node of childrenOf(el)) {
       if (node.nodeType === 3) text += node.data;
-      else if (node.nodeType !== 1 || node === skip || !shown(node)) { if (node.localName === "br") text += " "; }
-      else if (node.localName === "img") text += ` ${node.alt} `;
-      else if (!SKIP.has(node.localName) && !/^(input|select|textarea)$/.test(node.localName)) {
-        const inner = textOf(node, skip);
-        text += isBlock(node, getComputedStyle(node)) || node.localName === "td" ? ` ${inner} ` : inner;
+      if (node.nodeType !== 1 || node === skip || SKIP.has(node.localName) || FIELD.test(node.localName)) continue;
+      if (node.localName === "br") text += " ";
+      else if (shown(node)) {
+        const apart = node.localName === "td" || isBlock(node, getComputedStyle(node)) ? " " : "";
+        text += apart + (node.localName === "img" ? ` ${node.alt} ` : textOf(node, skip)) + apart;
       }
     }
     return text;
   };
-  const labelOf = (el) => {
-    const tag = el.localName;
-    const byId = (ids) => ids && ids.split(/\s+/).map((id) => el.getRootNode().getElementById(id)?.textContent || "").join(" ");
-    for (const candidate of [
-      () => /^(input|select|textarea)$/.test(tag) ? "" : el.isContentEditable ? "" : textOf(el),
-      () => tag === "input" && /^(submit|button|reset)$/.test(el.type) ? el.value || (el.type === "button" ? "" : el.type) : "",
-      () => el.labels ? [...el.labels].map((label) => textOf(label, el)).join(" ") : "",
-      () => el.getAttribute("aria-label"), () => byId(el.getAttribute("aria-labelledby")),
-      ...["placeholder", "alt", "title", "name"].map((name) => () => el.getAttribute(name)),
-    ]) {
-      const text = clean(candidate() || "");
+  const labelOf = (el) => {  // the first of these that is not empty
+    const field = FIELD.test(el.localName), attribute = (name) => () => el.getAttribute(name);
+    const sources = [
+      () => field || el.isContentEditable ? "" : textOf(el),
+      () => field && PUSH.test(el.type) && (el.value || { submit: "submit", reset: "reset" }[el.type]),
+      () => [...el.labels || []].map((label) => textOf(label, el)).join(" "),
+      attribute("aria-label"),
+      () => el.ariaLabelledByElements?.map((other) => other.textContent).join(" "),
+      attribute("placeholder"), attribute("alt"), attribute("title"), attribute("name"),
+    ];
+    for (const source of sources) {
+      const text = clean(source() || "");
       if (text) return text;
     }
     return "";
   };
-  const kindOf = (el, style, parentCursor) => {
-    const tag = el.localName;
-    if (tag === "a" && el.href) return "link";
-    if (tag === "button" || tag === "summary") return "button";
+  const kindOf = (el, style, parent) => {  // link, button, box, select, check, radio, item; "": it cannot be acted on
+    const tag = el.localName, role = ROLES[el.getAttribute("role")];
+    if (tag === "input") {
+      if (el.type === "hidden") return "";
+      return PUSH.test(el.type) ? "button" : {checkbox: "check", radio: "radio"}[el.type] || "box";
+    }
     if (tag === "textarea") return "box";
     if (tag === "select") return "select";
-    if (tag === "input") {
-      if (el.type === "checkbox") return "check";
-      return /^(submit|button|reset|image)$/.test(el.type) ? "button" : el.type === "radio" ? "radio" : "box";
-    }
-    if (el.isContentEditable) return el.parentElement?.isContentEditable ? "" : "box";
-    const role = ROLES[el.getAttribute("role")];
     if (role) return role;
-    if (tag === "label" && el.control) return shown(el.control) ? "" : /checkbox|radio/.test(el.control.type) ? kindOf(el.control) : "";
-    if (tag === "body" || tag === "html") return "";
-    const clickable = el.onclick || el.ownerDocument.defaultView.__gui?.listens(el) || el.hasAttribute("tabindex") && el.tabIndex >= 0
-      || style.cursor === "pointer" && parentCursor !== "pointer";
-    return clickable && !el.querySelector(ACTIVE) ? "item" : "";
+    if (tag === "a" && el.href) return "link";
+    if (tag === "button" || tag === "summary") return "button";
+    if (el.isContentEditable) return el.parentElement?.isContentEditable ? "" : "box";
+    if (tag === "label" && el.control)  // it stands in for a check box that a style has replaced
+      return /checkbox|radio/.test(el.control.type) && !shown(el.control) ? kindOf(el.control) : "";
+    if (tag === "body" || tag === "html" || tag === "iframe") return "";
+    const clickable = el.onclick || el.ownerDocument.defaultView.__gui.listens(el)
+      || el.hasAttribute("tabindex") && el.tabIndex >= 0 || style.cursor === "pointer" && parent?.cursor !== "pointer";
+    return clickable && !el.querySelector(ACTIVE) ? "item" : "";  // a card that holds links is no link itself
   };
-  const stateOf = (el, kind) => {  // a label stands in for its hidden check box
-    const input = el.localName === "label" ? el.control : el, aria = (name) => el.getAttribute(`aria-${name}`);
-    const state = {};
-    if (kind === "box")
-      state.value = input.type === "password" ? input.value && "***" : clean(input.value ?? input.textContent);
-    if (kind === "select") {
-      state.options = [...el.options].map((option) => clean(option.label));
-      state.value = [...el.selectedOptions].map((option) => clean(option.label)).join(", ");
+  const stateOf = (el, kind) => {
+    const field = el.localName === "label" ? el.control : el, state = {};
+    const aria = (name) => el.getAttribute(`aria-${name}`);
+    if (kind === "box") state.value = clean(field.value ?? field.textContent);
+    if (field.type === "password") state.value &&= "***";
+    if (kind === "select" && field.options) {
+      state.options = [...field.options].map((option) => clean(option.label));
+      state.value = [...field.selectedOptions].map((option) => clean(option.label)).join(", ");
     }
-    if (kind === "check" || kind === "radio") state.on = input.checked ?? aria("checked") === "true";
-    if (input.matches(":disabled") || aria("disabled") === "true") state.disabled = true;
-    if (aria("selected") === "true" || aria("pressed") === "true" || aria("current") === "page") state.selected = true;
+    if (kind === "check" || kind === "radio") state.on = field.checked ?? aria("checked") === "true";
+    if (field.matches(":disabled") || aria("disabled") === "true") state.disabled = true;
+    if (aria("selected") === "true" || aria("pressed") === "true") state.selected = true;
     if (aria("expanded")) state.expanded = aria("expanded") === "true";
     if (el.localName === "summary") state.expanded = el.parentElement.open;
     return state;
   };
 
-  // The page as a flat list in document order; `depth` gives the nesting. A node is a text run ({text}), something that
-  // can be acted on ({id, kind, label, ...state}) or a block that holds some of these ({tag, box} only).
+  // The page as a flat list in document order, nested by `depth`: text runs {text}, what can be acted on {id, kind,
+  // label, ...state}, and blocks that hold some of these. Only what lies in view; `above` and `below` count the rest.
   const look = () => {
     const nodes = [], elements = [];
     let above = 0, below = 0, run = null;
     const view = {left: 0, top: 0, right: innerWidth, bottom: innerHeight, scrolls: true};
-    const place = (r, clip) => {  // "in" the view, "above" or "below" where scrolling reaches it, or nowhere
-      if (r.width < 2 || r.height < 2) return "";
-      if (r.right <= clip.left + 1 || r.left >= clip.right - 1) return "";
-      if (r.bottom > clip.top + 1 && r.top < clip.bottom - 1) return "in";
-      return clip.scrolls ? r.bottom <= clip.top + 1 ? (above++, "above") : (below++, "below") : "";
+
+    const shift = (r, {x, y}) => x || y ? new DOMRect(r.x + x, r.y + y, r.width, r.height) : r;
+    const within = (r, clip, scrolls) => ({left: Math.max(clip.left, r.left), top: Math.max(clip.top, r.top),
+      right: Math.min(clip.right, r.right), bottom: Math.min(clip.bottom, r.bottom), scrolls});
+    const inView = (r, clip) => {  // what scrolling would reveal is counted; 1 px is how pages hide text from sight
+      if (r.width < 2 || r.height < 2 || r.right < clip.left + 2 || r.left > clip.right - 2) return false;
+      if (r.bottom >= clip.top + 2 && r.top <= clip.bottom - 2) return true;
+      if (clip.scrolls && r.top < clip.top) above++;
+      else if (clip.scrolls) below++;
+      return false;
     };
-    const boxAt = (r, dx, dy) => r.width === undefined ? r : {left: r.left + dx, top: r.top + dy, right: r.right + dx, bottom: r.bottom + dy, width: r.width, height: r.height};
-    const put = (node, r, attributes) => {
+    const put = (node, r, el) => {
       node.box = [r.left, r.top, r.width, r.height].map(Math.round);
-      for (const name of attributes ? ATTRIBUTES : []) {
-        const value = attributes.getAttribute(name);
-        if (value && !(name === "value" && attributes.type === "password")) (node.attributes ||= {})[name] = value;
+      for (const name of ATTRIBUTES) {
+        const value = el.getAttribute(name);
+        if (value && !(name === "value" && el.type === "password")) (node.attributes ||= {})[name] = value;
       }
       nodes.push(node);
     };
-    const flush = () => {
+    const flush = () => {  // end the text run
       if (!run) return;
-      const {text, el, first, last, clip, depth, dx, dy} = run;
+      const {text, el, first, last, at} = run;
       run = null;
-      if (!clean(text)) return;
-      let r = el.getBoundingClientRect();
-      if (first.nodeType === 3) {
-        const range = el.ownerDocument.createRange();
-        range.setStartBefore(first);
-        range.setEndAfter(last);
-        r = range.getBoundingClientRect();
-      }
-      r = boxAt(r, dx, dy);
-      if (place(r, clip) === "in") put({depth, tag: el.localName, text: clean(text)}, r, el);
+      const range = el.ownerDocument.createRange();
+      range.setStartBefore(first);
+      range.setEndAfter(last);
+      const r = shift(range.getBoundingClientRect(), at);
+      if (inView(r, at.clip)) put({depth: at.depth, tag: el.localName, text: clean(text)}, r, el);
     };
-    const walk = (el, clip, depth, dx, dy, parentCursor, quiet) => {
+    const write = (text, node, el, at) => {
+      if (!run && !text.trim()) return;
+      run ||= {text: "", el, first: node, at};
+      if (text.trim()) run.last = node;
+      run.text += text;
+    };
+    // at: {clip, depth, x, y (the frame's offset), quiet (the text is shown elsewhere)}
+    const walk = (el, at, parent) => {
       const tag = el.localName;
-      if (SKIP.has(tag)) { if (tag === "br" && run) run.text += " "; return; }
+      if (tag === "br" && run) run.text += " ";
+      if (tag === "br" || SKIP.has(tag)) return;
       const style = getComputedStyle(el);
-      if (style.display === "none" || style.opacity === "0" || style.contentVisibility === "hidden") return;
+      if (style.opacity === "0" || style.display !== "contents" && !el.checkVisibility()) return;
+      const r = shift(el.getBoundingClientRect(), at), block = isBlock(el, style);
       const visible = style.visibility === "visible";
-      if (style.position === "fixed") clip = {...view, scrolls: false};
-      const block = isBlock(el, style), r = boxAt(el.getBoundingClientRect(), dx, dy);
-      const kind = visible && (tag !== "input" || el.type !== "hidden") && kindOf(el, style, parentCursor);
+      at = {...at};
+      if (style.position === "fixed") at.clip = {...view, scrolls: false};
+      const kind = visible && kindOf(el, style, parent);
       if (kind) {
         flush();
-        if (place(r, clip) === "in") {
-          elements.push(el);
-          const label = labelOf(tag === "label" ? el.control : el);
-          put({depth, tag, id: elements.length, kind, label, ...stateOf(el, kind)}, r, el);
-        }
-        return;
-      }
-      if (block || tag === "td" || tag === "th") block ? flush() : run && (run.text += " ");
-      if (style.overflowX !== "visible" && tag !== "body" && tag !== "html" && !/^inline$/.test(style.display)) {
-        const scrolls = /auto|scroll/.test(style.overflowY);
-        clip = {left: Math.max(clip.left, r.left), top: Math.max(clip.top, r.top), right: Math.min(clip.right, r.right),
-          bottom: Math.min(clip.bottom, r.bottom), scrolls: scrolls || clip.scrolls && clip.bottom < r.top + 1};
-      }
-      let opened = null;
-      if (block && visible && r.width > 1 && r.height > 1) { opened = nodes.length; put({depth: depth++, tag}, r, el); }
-      if (tag === "label" && el.control) quiet = true;  // its text is the control's label
-      if (tag === "img" && visible && el.alt) addText(el.alt, el, el, clip, depth, dx, dy);
-      if (tag === "iframe") {
-        const inner = el.contentDocument?.body;
-        flush();
-        if (inner) walk(inner, {left: Math.max(clip.left, r.left), top: Math.max(clip.top, r.top),
-          right: Math.min(clip.right, r.right), bottom: Math.min(clip.bottom, r.bottom), scrolls: true},
-          depth, r.left + el.clientLeft, r.top + el.clientTop, "auto", false);
-      }
-      const assigned = tag === "slot" && el.assignedNodes();
-      for (const child of assigned?.length ? assigned : (el.shadowRoot || el).childNodes) {
-        if (child.nodeType === 1) walk(child, clip, depth, dx, dy, style.cursor, quiet);
-        else if (child.nodeType === 3 && visible && !quiet) addText(child.data, child, el, clip, depth, dx, dy);
+        if (!inView(r, at.clip)) return;
+        elements.push(el);
+        const label = labelOf(tag === "label" ? el.control : el);
+        return put({depth: at.depth, tag, id: elements.length, kind, label, ...stateOf(el, kind)}, r, el);
       }
       if (block) flush();
-      if (opened !== null && nodes.length === opened + 1) nodes.pop();  // it held nothing
+      else if (run && (tag === "td" || tag === "th")) run.text += " ";
+      if (style.overflowX !== "visible" && block && tag !== "body")
+        at.clip = within(r, at.clip, /auto|scroll/.test(style.overflowY));
+      if (tag === "label" && el.control && shown(el.control)) at.quiet = true;
+      const start = nodes.length;
+      if (block && visible && r.height > 1) { put({depth: at.depth, tag}, r, el); at.depth++; }
+      if (tag === "img" && visible && el.alt) write(` ${el.alt} `, el, el, at);
+      const inner = tag === "iframe" && el.contentDocument?.body;
+      if (inner)
+        walk(inner, {...at, clip: within(r, at.clip, true), x: r.left + el.clientLeft, y: r.top + el.clientTop});
+      for (const child of childrenOf(el)) {
+        if (tag === "details" && !el.open && child.localName !== "summary") continue;
+        if (child.nodeType === 1) walk(child, at, style);
+        else if (child.nodeType === 3 && visible && !at.quiet) write(child.data, child, el, at);
+      }
+      if (block) flush();
+      const last = nodes.length === start + 1 && nodes[start];
+      if (last && last.text === undefined && !last.id) nodes.pop();  // a block that holds nothing
     };
-    const addText = (text, node, el, clip, depth, dx, dy) => {
-      if (!run && !text.trim()) return;
-      run ||= {text: "", el, first: node, last: node, clip, depth, dx, dy};
-      run.text += text;
-      if (node.nodeType === 3 && text.trim()) run.last = node;
-    };
-    if (document.body) walk(document.body, view, 0, 0, 0, "auto", false);
+    if (document.body) walk(document.body, {clip: view, depth: 0, x: 0, y: 0, quiet: false});
     flush();
     gui.elements = elements;
     return {nodes, above, below};
   };
 
-  gui.observe = async (args = {}) => {
-    gui.sites = args.sites;
-    await rest();
-    const entry = performance.getEntriesByType("navigation")[0];
-    const error = args.error || gui.refused, opened = gui.opened;
+  gui.observe = async ({sites, error = ""}) => {
+    gui.sites = sites;
+    await gui.rest();
+    const status = performance.getEntriesByType("navigation")[0]?.responseStatus || 0;
+    const {refused, opened} = gui;
+    const reply = {url: location.href, title: document.title, status, error: error || refused, opened, ...look()};
     gui.refused = "";
     gui.opened = false;
-    return JSON.stringify({url: location.href, title: document.title, status: entry?.responseStatus || 0, error, opened, ...look()});
+    return JSON.stringify(reply);
   };
 
-  // ---- What the agent does ----
+  // ---- What the agent does. An action throws a string where the page refuses it. ----
 
   const find = (id) => {
     const el = gui.elements[id - 1];
@@ -351,94 +203,86 @@
     if (el.matches(":disabled")) throw `element ${id} is disabled`;
     return el;
   };
-  const centre = (el) => {  // in view, and in the coordinates of the element's own document
-    let r = el.getBoundingClientRect();
-    const {innerWidth: w, innerHeight: h} = el.ownerDocument.defaultView;
-    if (r.left < 0 || r.top < 0 || r.right > w || r.bottom > h) el.scrollIntoView({block: "center", inline: "nearest", behavior: "instant"});
-    r = [...el.getClientRects()].find((part) => part.width && part.height) || el.getBoundingClientRect();  // a link over two lines
-    return {x: r.left + r.width / 2, y: r.top + r.height / 2};
-  };
-  const reachable = (el) => {
-    const {x, y} = centre(el);
-    let hit = el.ownerDocument.elementFromPoint(x, y);
-    while (hit?.shadowRoot) {
-      const inner = hit.shadowRoot.elementFromPoint(x, y);
-      if (!inner || inner === hit) break;
-      hit = inner;
+  const reach = (el) => {  // a point of the element (in its document's coordinates) that nothing covers
+    for (const scroll of [false, true]) {
+      if (scroll) el.scrollIntoView({block: "center", inline: "nearest", behavior: "instant"});
+      for (const r of el.getClientRects()) {  // a link over two lines has two
+        const x = r.left + r.width / 2, y = r.top + r.height / 2;
+        let hit = el.ownerDocument.elementFromPoint(x, y), inner;
+        while ((inner = hit?.shadowRoot?.elementFromPoint(x, y)) && inner !== hit) hit = inner;
+        for (let node = hit; node; node = node.parentNode || node.host)
+          if (node === el || node.localName === "label" && node.control === el) return {x, y};
+        if (hit?.contains(el) && r.width && r.height) return {x, y};
+      }
     }
-    const above = [];  // the hit and all that holds it, out of shadow trees too
-    for (let node = hit; node; node = node.parentNode || node.host) above.push(node);
-    const label = above.find((node) => node.localName === "label");
-    if (hit && !above.includes(el) && label?.control !== el && !hit.contains(el)) throw "another element covers it";
-    return {x, y};
+    throw "another element covers it";
   };
-  const mouse = (el, type, extra = {}) => {
-    const Event = type.startsWith("pointer") ? PointerEvent : MouseEvent;
-    const {x, y} = extra.at;
-    return el.dispatchEvent(new Event(type, {bubbles: true, cancelable: true, composed: true, view: el.ownerDocument.defaultView,
-      clientX: x, clientY: y, detail: 1, pointerId: 1, isPrimary: true, pointerType: "mouse", ...extra}));
-  };
-  const press = (el, at, button = 0) => {
-    for (const type of ["pointerover", "pointerenter", "mouseover", "mouseenter", "pointermove", "mousemove"]) mouse(el, type, {at});
-    mouse(el, "pointerdown", {at, button, buttons: button || 1});
-    if (mouse(el, "mousedown", {at, button, buttons: button || 1})) {
-      if (el.focus) el.focus({preventScroll: true}); else document.activeElement?.blur?.();
-    }
-    mouse(el, "pointerup", {at, button});
-    mouse(el, "mouseup", {at, button});
-  };
-  const click = (el) => {
-    const at = reachable(el);
-    press(el, at);
-    if (el.click) el.click(); else mouse(el, "click", {at});
+  const press = (el, button = 0) => {
+    const {x, y} = reach(el);
+    const fire = (type, buttons = 0) => {
+      const Kind = type.startsWith("pointer") ? PointerEvent : MouseEvent;
+      return el.dispatchEvent(new Kind(type, {
+        bubbles: !type.endsWith("enter"), cancelable: true, composed: true, view: el.ownerDocument.defaultView,
+        detail: 1, clientX: x, clientY: y, button: buttons || type.endsWith("up") ? button : 0, buttons,
+        pointerType: "mouse", isPrimary: true}));
+    };
+    for (const type of "pointerover pointerenter mouseover mouseenter pointermove mousemove".split(" ")) fire(type);
+    fire("pointerdown", button || 1);
+    if (fire("mousedown", button || 1)) el.focus?.({preventScroll: true});
+    fire("pointerup");
+    fire("mouseup");
+    if (button) fire("contextmenu", button);
+    else if (el.click) el.click();  // with its default action
+    else fire("click");
   };
   const type = (el, text) => {
+    const box = el.isContentEditable || el.localName === "textarea" || el.localName === "input" && kindOf(el) === "box";
+    if (!box || el.type === "file") throw "text can only be typed into a box";
     if (el.readOnly) throw "the box is read-only";
-    if (!el.isContentEditable && !/^(input|textarea)$/.test(el.localName)) throw "text can only be typed into a box";
-    if (/^(checkbox|radio|file|submit|button|image|reset|range|color)$/.test(el.type)) throw "text can only be typed into a box";
     el.focus({preventScroll: true});
     if (el.isContentEditable) el.textContent = text;
-    else {
-      const value = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(el), "value");  // past a framework's own setter
-      value.set.call(el, el.maxLength >= 0 ? text.slice(0, el.maxLength) : text);
+    else {  // past the setter that a framework puts on the element itself
+      const {set} = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(el), "value");
+      set.call(el, el.maxLength >= 0 ? text.slice(0, el.maxLength) : text);
     }
     el.dispatchEvent(new InputEvent("input", {bubbles: true, composed: true, data: text, inputType: "insertText"}));
     el.dispatchEvent(new Event("change", {bubbles: true}));
   };
   const enter = (el) => {
-    const key = (type) => el.dispatchEvent(new KeyboardEvent(type, {key: "Enter", code: "Enter", keyCode: 13, charCode: 13,
-      which: 13, bubbles: true, cancelable: true, composed: true}));
+    const key = (name) => el.dispatchEvent(new KeyboardEvent(name, {
+      key: "Enter", code: "Enter", keyCode: 13, charCode: 13, which: 13, bubbles: true, cancelable: true,
+      composed: true}));
     if (key("keydown") && key("keypress") && el.localName === "input" && el.form) {
-      const submit = [...el.form.elements].find((e) => e.type === "submit" || e.type === "image");
-      if (submit) { if (!submit.disabled) submit.click(); } else el.form.requestSubmit();
+      const submit = [...el.form.elements].find((field) => field.type === "submit" || field.type === "image");
+      if (submit) submit.click(); else el.form.requestSubmit();
     }
     key("keyup");
   };
   const select = (el, text) => {
     if (el.localName !== "select") throw "this element has no options";
-    const wanted = clean(text).toLowerCase(), names = [...el.options].map((o) => clean(o.label).toLowerCase());
+    const wanted = clean(text).toLowerCase();
+    const names = [...el.options].map((option) => clean(option.label).toLowerCase());
     let index = names.indexOf(wanted);
-    if (index < 0) index = names.findIndex((name) => wanted && name.includes(wanted));
+    if (index < 0 && wanted) index = names.findIndex((name) => name.includes(wanted));
     if (index < 0) throw `there is no option "${clean(text)}"`;
     if (el.options[index].disabled) throw `option "${clean(text)}" is disabled`;
     el.focus({preventScroll: true});
     if (el.multiple) el.options[index].selected = true; else el.selectedIndex = index;
     for (const name of ["input", "change"]) el.dispatchEvent(new Event(name, {bubbles: true, composed: true}));
   };
-  const scroll = (el, sign) => {
-    const scrolls = (box) => box && (sign < 0 ? box.scrollTop > 0 : box.scrollTop + box.clientHeight < box.scrollHeight - 1)
-      && (box === document.scrollingElement || /auto|scroll/.test(getComputedStyle(box).overflowY));
-    let box = el;
-    while (box && !scrolls(box)) box = box.parentElement;
-    if (!box && scrolls(document.scrollingElement)) box = document.scrollingElement;
-    const area = (e) => e.clientWidth * e.clientHeight;
-    box ||= [...document.querySelectorAll("body *")].filter(scrolls).sort((a, b) => area(b) - area(a))[0];
+  const scroll = (el, sign) => {  // what holds `el`, else the page, else its largest part that scrolls
+    const page = document.scrollingElement, area = (box) => box.clientWidth * box.clientHeight;
+    const scrolls = (box) => (sign < 0 ? box.scrollTop > 0 : box.scrollTop + box.clientHeight < box.scrollHeight - 1)
+      && (box === page || /auto|scroll/.test(getComputedStyle(box).overflowY));
+    while (el && !scrolls(el)) el = el.parentElement;
+    const parts = () => [...document.querySelectorAll("body *")].filter(scrolls).sort((a, b) => area(b) - area(a));
+    const box = el || scrolls(page) && page || parts()[0];
     if (!box) throw `the page does not scroll further ${sign < 0 ? "up" : "down"}`;
     box.scrollBy({top: sign * 2 / 3 * Math.min(box.clientHeight, innerHeight), behavior: "instant"});
   };
   const ACTIONS = {
-    "Click": click,
-    "Right Click": (el) => { const at = reachable(el); press(el, at, 2); mouse(el, "contextmenu", {at, button: 2}); },
+    "Click": (el) => press(el),
+    "Right Click": (el) => press(el, 2),
     "Type": type,
     "Search": (el, text) => { type(el, text); enter(el); },
     "Select Dropdown Option": select,
@@ -447,38 +291,35 @@
     "Focus": (el) => el.focus(),
     "Wait": () => {},
   };
-  gui.act = async ({name, element, argument, sites}) => {
-    gui.sites = sites;
+  const attempt = (action) => {  // {error} where the page refuses it
     try {
-      ACTIONS[name](element == null ? null : find(element), argument);
+      return action() || {};
     } catch (error) {
       if (typeof error !== "string") throw error;
-      return gui.observe({sites, error});
+      return {error};
     }
-    return gui.observe({sites});
   };
-  gui.traverse = async ({step, sites, error}) => {  // back or forward: the document ends, or says that it is another page now
+  gui.act = ({name, element, argument, sites}) => {
+    gui.sites = sites;
+    return gui.observe({sites, ...attempt(() => ACTIONS[name](element === null ? null : find(element), argument))});
+  };
+  gui.locate = ({element}) => JSON.stringify(attempt(() => {  // where a real mouse has to go in the viewport
+    const el = find(element);
+    let {x, y} = reach(el);
+    for (let w = el.ownerDocument.defaultView; w !== window; w = w.parent) {
+      const r = w.frameElement.getBoundingClientRect();
+      x += r.left + w.frameElement.clientLeft;
+      y += r.top + w.frameElement.clientTop;
+    }
+    return {x, y};
+  }));
+  gui.traverse = async ({step, ...rest}) => {  // back or forward: the document ends, or is another page from now on
     const arrived = new Promise((done) => {
       window.addEventListener("popstate", done, {once: true});
       document.addEventListener("load", (event) => event.target.localName === "iframe" && done(), {capture: true});
     });
     history.go(step);
     await arrived;
-    return gui.observe({sites, error});
+    return gui.observe(rest);
   };
-  gui.locate = ({element}) => {  // where a real mouse has to go, in the viewport's coordinates
-    try {
-      const el = find(element);
-      let {x, y} = reachable(el);
-      for (let w = el.ownerDocument.defaultView; w !== window; w = w.parent) {
-        const r = w.frameElement.getBoundingClientRect();
-        x += r.left + w.frameElement.clientLeft;
-        y += r.top + w.frameElement.clientTop;
-      }
-      return JSON.stringify({x, y});
-    } catch (error) {
-      if (typeof error !== "string") throw error;
-      return JSON.stringify({error});
-    }
-  };
-};
+}

@@ -255,7 +255,7 @@ class Player:
             return await play(env, task, policy, self.prompt, self.decode, seed, attempt, images)
 
         policy = BatchedPolicy(generate)
-        won, bar = [], tqdm(total=len(tasks), desc=name, unit="ep", leave=False, mininterval=1.0)
+        won, bar = [], tqdm(total=len(tasks), desc=name, unit="ep", leave=False, mininterval=1.0, disable=None)
 
         def on_done(_, trajectory):
             if trajectory is not None:

@@ -171,8 +171,6 @@ class Run:
             f"Paired difference {difference} (95 % intervals)\n"
             f"Took {total / 60:.1f} minutes: {shares}\n"
             f"Run folder  {self.path}\n"
-            f"Episodes    python tools/view.py {self.path}\n"
-            f"Plots       python tools/plot.py {self.path}\n"
             f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}"
         )
 

@@ -10,7 +10,6 @@ WebArena hands the expressions in its JSON to `eval`. Here nothing is ever evalu
 refused by `check` when a task is loaded.
 """
 
-import dataclasses
 import html
 import inspect
 import json
@@ -375,8 +374,3 @@ async def evaluate(config, answer, url, fetch, judge=None):
         if not passed:
             return 0.0
     return 1.0
-
-
-def resolved(task, sites):
-    """The task with every placeholder of its config filled from `sites`."""
-    return dataclasses.replace(task, config=resolve(task.config, sites))

@@ -27,7 +27,7 @@ SUBSCRIBE, UPVOTE = Move("button", "subscribe"), Move("button", "upvote")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def slots():
-    root = Arena(sites=["forum"])
+    root = Arena(sites=["forum"], timeout=60)  # a busy machine is not a fault
     yield [root, *(root.fork() for _ in range(SLOTS - 1))]
     await root.close()
 
@@ -110,7 +110,7 @@ async def test_other_values_score_0(slots):
                 assert reward == float(BY_NAME[name].kind == "impossible"), (task.instruction, wrong)
                 return
 
-    await in_slots(slots, [(name, 3) for name in BY_NAME], run)
+    await in_slots(slots, [(name, 3 + k) for k in range(max(1, WORLDS // 10)) for name in BY_NAME], run)
 
 
 async def test_near_misses_score_0(slots):
@@ -182,8 +182,7 @@ async def test_near_misses_score_0(slots):
         near(name, said_twice)
     for name in ("comment", "bio", "edit_post", "upvote_comment", "post"):
         near(name, shorter)
-    for name in ("post", "post_subscribe"):
-        near(name, wrong_board)
+    near("post", wrong_board)
     near("post", posted_twice)
     for name in ("delete_post", "delete_comment"):
         near(name, unconfirmed)

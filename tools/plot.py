@@ -192,10 +192,8 @@ def time_breakdown(groups: list[Group], x: str, plt):
     return figure
 
 
-def main() -> None:
-    args = tyro.cli(Args, description=__doc__)
-    if not args.runs:
-        raise UsageError("give at least one run: python tools/plot.py runs/RUN")
+def write(args: Args) -> list[Path]:
+    """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
     groups = load(args.runs)
     import matplotlib
 
@@ -214,17 +212,26 @@ def main() -> None:
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}") from error
     plots = {"success": success, "sites": sites, "judge": judge, "losses": losses, "time": time_breakdown}
+    files = []
     for name, plot in plots.items():
         figure = plot(groups, args.x, plt)
-        if figure is None:
-            print(f"no metrics for {name}")
+        if figure is None:  # no such metrics
             continue
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if len(groups) > 1 or name == "time":
             figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
         figure.savefig(out / f"{name}.png", dpi=150)
         plt.close(figure)
-        print(out / f"{name}.png")
+        files.append(out / f"{name}.png")
+    return files
+
+
+def main() -> None:
+    args = tyro.cli(Args, description=__doc__)
+    if not args.runs:
+        raise UsageError("give at least one run: python tools/plot.py runs/RUN")
+    for file in write(args):
+        print(file)
 
 
 if __name__ == "__main__":

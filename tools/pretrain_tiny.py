@@ -42,6 +42,10 @@ from envs.arena import words as arena_words
 class Args:
     out: str = str(ROOT / "assets/tiny")
     """where the checkpoint goes"""
+    easy_share: float = 0.25
+    """share of the run over which the easy beginning fades out"""
+    init: str = ""
+    """a checkpoint to go on from, for experiments"""
     seed: int = 1
     """seed of weights and data"""
     steps: int = 16000
@@ -373,14 +377,17 @@ def prompt(instruction, history, page):
 
 
 def repeat_example(rng, ease=0.0):
-    """A random sequence, then the same again: where induction begins."""
+    """A random sequence of words, numbers, ids and kinds, then the same again: where induction begins. What is never
+    copied here (ids are tokens of their own) is not copied anywhere else for thousands of steps."""
     scribe = Scribe(rng, ease)
-    words = []
+    text = ""
     for _ in range(rng.randint(4, 24)):
         r = rng.random()
-        words.append(scribe.number() if r < 0.2 else scribe.fresh_word() if r < 0.8 else rng.choice(UI))
-    text = " ".join(words)
-    return f'text "{text}"\n', f" {text}"
+        if r < 0.3:
+            text += rng.choice([f'" [{rng.randint(1, 30)}]', f'" [{rng.randint(1, 30)}]\n{rng.choice(KINDS)} "'])
+        else:
+            text += " " + (scribe.number() if r < 0.4 else scribe.fresh_word() if r < 0.85 else rng.choice(UI))
+    return f'text "start{text}\n', text
 
 
 def listing_example(rng, ease=0.0):
@@ -389,7 +396,8 @@ def listing_example(rng, ease=0.0):
     page = scribe.page(3, 12, texts=(0, 2))
     order = [e for e in page["elements"] if e["kind"] not in ("box", "select")] or page["elements"]
     rng.shuffle(order)
-    instruction = ", ".join(e["label"] for e in order)
+    # Without the labels in the instruction every label stands in one place only: the look-up in its purest form.
+    instruction = ", ".join(e["label"] for e in order) if rng.random() > 0.25 + 0.5 * ease else scribe.word()
     return prompt(instruction, [], scribe.render(page)) + "Actions:\n", "\n".join(act(e, "Click") for e in order)
 
 
@@ -469,7 +477,6 @@ MIX = [
     (next_example, 0.08, 0.36),
     (verify_example, 0.02, 0.12),
 ]
-EASY_SHARE = 0.25  # of the run: how long the easy beginning takes to fade out
 
 
 def encode(tokenizer, example):
@@ -481,18 +488,19 @@ def encode(tokenizer, example):
     if isinstance(answer, str):
         new = tokenizer.encode(answer, add_special_tokens=False) + [tokenizer.eos_token_id]
         return ids + new, mask + [1] * len(new)
+    words = len(ids) % 2  # every other time the statements' words count too: predicting them is matching them
     for statement in answer:
         new = tokenizer.encode(statement, add_special_tokens=False)
-        ids, mask = ids + new, mask + [1 if i == len(new) - 2 else 0 for i in range(len(new))]
+        ids, mask = ids + new, mask + [1 if i == len(new) - 2 else words for i in range(len(new))]
     return ids, mask
 
 
 class Synthetic(Dataset):
     """Item i is batch i, drawn from (seed, i): a list of (ids, mask), of one length bucket out of eight batches."""
 
-    def __init__(self, tokenizer_dir, seed, batches, batch_size):
+    def __init__(self, tokenizer_dir, seed, batches, batch_size, easy_share):
         self.tokenizer_dir, self.seed, self.batches, self.batch_size = tokenizer_dir, seed, batches, batch_size
-        self.tokenizer = None
+        self.easy_share, self.tokenizer = easy_share, None
 
     def __len__(self):
         return self.batches // 8
@@ -501,7 +509,7 @@ class Synthetic(Dataset):
         if self.tokenizer is None:
             self.tokenizer = PreTrainedTokenizerFast.from_pretrained(self.tokenizer_dir)
         rng = random.Random(f"{self.seed}-{index}")
-        ease = max(0.0, 1 - index / (EASY_SHARE * len(self)))
+        ease = max(0.0, 1 - index / (self.easy_share * len(self)))
         kinds = [kind for kind, _, _ in MIX]
         weights = [ease * first + (1 - ease) * last for _, first, last in MIX]
         drawn = rng.choices(kinds, weights, k=8 * self.batch_size)
@@ -546,6 +554,9 @@ def probe(model, tokenizer, seed=10**6, count=64):
         rows = keep.nonzero()[:, 0]
         wrong = torch.zeros(count).index_add_(0, rows, (~correct).float())
         name = kind.__name__.removesuffix("_example")
+        if name == "verify":
+            verdict = torch.isin(labels[:, 1:][keep], torch.tensor(tokenizer.encode(" YES NO")))
+            correct = correct[verdict]
         # verdicts are many per example: report the share that is right
         rates[name] = correct.float().mean().item() if name == "verify" else (wrong == 0).float().mean().item()
         if name in ("repeat", "listing"):
@@ -577,10 +588,12 @@ def main(args):
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
     )
     model = LlamaForCausalLM(config)
+    if args.init:
+        model = LlamaForCausalLM.from_pretrained(args.init)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size)
+    data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size, args.easy_share)
     loader = DataLoader(data, batch_size=None, num_workers=args.workers, prefetch_factor=4 if args.workers else None)
     step, tokens, rates, start = 0, 0, {}, time.process_time()
     for batches in loader:

@@ -25,6 +25,14 @@ SITES = ((shop, shop_tasks), (forum, forum_tasks))
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
 LINEAR = ("Click", "Type", "Search", "Select Dropdown Option", "Press", "Goto", "Wait")
 
+READ_SECONDS = 60
+SHOW_JS = """
+async ([url, episode]) => {
+  const answer = await fetch(url, {headers: {"x-episode": episode}});
+  document.documentElement.innerHTML = await answer.text();
+}
+"""
+
 
 def observation_hash(obs):
     """16 hex digits for what the agent sees (address without the port, title, text): equal across ports and runs."""
@@ -65,18 +73,26 @@ class _Shared:
             raise EnvFault("arena: the web server's thread is gone")
 
     async def read(self, episode, url, locator):
-        """What `locator` selects on a page of an episode, in a tab of our own: the agent's is left alone."""
+        """What `locator` selects on a page of an episode, in a tab of our own: the agent's is left alone.
+
+        The page's HTML is put into a document that stays (no page of the arena has scripts): a third of the time that
+        a navigation takes.
+        """
         async with self.reading:
             try:
-                if self.reader is None or self.reader.is_closed():
-                    chromium = await self.browser.connect()
-                    self.reader = await (await chromium.new_context()).new_page()
-                await self.reader.context.add_cookies([{"name": COOKIE, "value": episode, "url": self.server.url}])
-                await self.reader.goto(url, wait_until="domcontentloaded")
-                return await webarena.read(self.reader, locator)
-            except PlaywrightError as error:
+                return await asyncio.wait_for(self._read(episode, url, locator), READ_SECONDS)
+            except (PlaywrightError, TimeoutError) as error:
                 self.reader = None
-                raise EnvFault(f"arena: a check could not be read: {error.message.splitlines()[0]}") from None
+                reason = (str(error) or f"no answer in {READ_SECONDS} s").splitlines()[0]
+                raise EnvFault(f"arena: a check could not be read: {reason}") from None
+
+    async def _read(self, episode, url, locator):
+        if self.reader is None or self.reader.is_closed():
+            chromium = await self.browser.connect()
+            self.reader = await (await chromium.new_context()).new_page()
+            await self.reader.goto(self.server.url)  # nothing is there but the origin
+        await self.reader.evaluate(SHOW_JS, [url, episode])
+        return await webarena.read(self.reader, locator)
 
     async def close(self):
         if self.browser is not None:
@@ -130,6 +146,10 @@ class Arena:
         """The task that `text` means in the world of `like`, with its true check; None if it means none there."""
         return tasks.task_from_text(text, like, self.sites[like.site])
 
+    def resolve(self, move, obs):
+        """The action text of an oracle's move on this observation; raises LookupError if its element is not there."""
+        return tasks.resolve(move, obs["text"])
+
     def oracle(self, task):
         """The moves that solve `task`, closing exit included; `tasks.resolve` makes an action text of each."""
         template = next(template for template in self.sites[task.site] if template.name == task.template)
@@ -138,7 +158,7 @@ class Arena:
     # --- episodes --------------------------------------------------------------------------------------------------
 
     async def reset(self, task, seed=0):
-        """Begin `task` in a fresh copy of its world: (obs, info). The world has its own seed, `seed` changes nothing."""
+        """Begin `task` in a fresh copy of its world: (obs, info). `seed` changes nothing: the world has its own."""
         await self._begin(task)
         start = (task.config or {}).get("start_url") or f"__{task.site.upper()}__"
         url = webarena.resolve(start, self._shared.server.urls) + "/"
@@ -176,7 +196,7 @@ class Arena:
         return self._obs, {"task_id": self._task.task_id, "hash": self._hashes[-1]}
 
     async def step(self, text):
-        """Do the action in `text`: Gymnasium's five. `info["verdict"]` is the true score at the end, None without a check.
+        """Do the action in `text`: Gymnasium's five. At the end `info["verdict"]` is the true score, or None.
 
         The reward is 1.0 or 0.0 at the agent's exit, and 0.0 at `task.max_steps`. What cannot be parsed or done is an
         observation with `error`. Raises EnvFault if browser or server is lost.
@@ -221,7 +241,7 @@ class Arena:
 
         return await webarena.evaluate(config, answer, here, fetch)
 
-    # --- going back to a state ---------------------------------------------------------------------------------------
+    # --- going back to a state -------------------------------------------------------------------------------------
 
     async def prefix(self):
         """The episode so far, for `restore`, here or in another slot."""

@@ -4,8 +4,8 @@ A Starlette app under uvicorn in a daemon thread, on 127.0.0.1. A request names 
 one in-memory SQLite database that holds all sites' tables, so that two episodes never see each other and a snapshot is
 a copy of some tens of kilobytes.
 
-A site's module has NAME, SCHEMA (SQL), `fill(db, world)` and `routes` (Starlette routes below `/NAME`). Its handlers use
-`database(request)`, `page(request, template, **values)` and `done(request, path, text)` of this module.
+A site's module has NAME, SCHEMA (SQL), `fill(db, world)` and `routes` (Starlette routes below `/NAME`). Its handlers
+use `database(request)`, `page(request, template, **values)` and `done(request, path, text)` of this module.
 """
 
 import socket
@@ -26,10 +26,15 @@ from common.errors import EnvFault, UsageError
 
 HERE = Path(__file__).parent
 COOKIE = "episode"
+HEADER = b"x-episode"  # instead of the cookie, for the checks, which read pages of many episodes in one tab
 IMAGES_KEPT = 512  # database images of content seeds, about 60 kB each
 
 TEMPLATES = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(HERE / "templates"), autoescape=True, trim_blocks=True, lstrip_blocks=True
+    loader=jinja2.FileSystemLoader(HERE / "templates"),
+    autoescape=True,
+    auto_reload=False,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
 # The stylesheet stands in the page: one request a page, and no page is ever seen without it.
 TEMPLATES.globals["css"] = (HERE / "static" / "arena.css").read_text()
@@ -59,7 +64,10 @@ def page(request, template, status=200, **values):
     key = request.query_params.get("done", "")
     row = database(request).execute("select text from done where id = ?", (key,)).fetchone() if key else None
     values |= {"user": user(request), "done": row["text"] if row else "", "path": request.url.path}
-    return HTMLResponse(TEMPLATES.get_template(template).render(**values), status)
+    html = TEMPLATES.get_template(template).render(**values)
+    # Going back shows the page as it now is on the server, with empty forms: neither copies nor typed text are kept.
+    html = html.replace("<form ", '<form autocomplete="off" ')
+    return HTMLResponse(html, status, headers={"cache-control": "no-store"})
 
 
 def go(path):
@@ -153,9 +161,11 @@ class Server:
         async def guarded(scope, receive, send):
             if scope["type"] != "http":
                 return await app(scope, receive, send)
-            cookies = dict(scope["headers"]).get(b"cookie", b"").decode("latin-1").split(";")
+            headers = dict(scope["headers"])
+            cookies = headers.get(b"cookie", b"").decode("latin-1").split(";")
             names = dict(cookie.strip().partition("=")[::2] for cookie in cookies)
-            scope["db"] = self._episodes.get(names.get(COOKIE))
+            name = headers[HEADER].decode("latin-1") if HEADER in headers else names.get(COOKIE)
+            scope["db"] = self._episodes.get(name)
             if scope["db"] is None:
                 html = TEMPLATES.get_template("message.html").render(title="no episode", text="no episode of that name")
                 return await HTMLResponse(html, 403)(scope, receive, send)

@@ -32,7 +32,7 @@ create table account (person text primary key, city text, phone text);
 """
 
 
-# --- content -----------------------------------------------------------------------------------------------------------
+# --- content ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def fill(db, world):
         db.execute("insert into account values (?, ?, ?)", row)
 
 
-# --- looking around ----------------------------------------------------------------------------------------------------
+# --- looking around -----------------------------------------------------------------------------------------------
 
 
 def _product(request):
@@ -207,7 +207,14 @@ async def search(request):
     rows = [row for row in rows if words and all(word in row["name"].split() for word in words)]
     found, number, after = _paged(rows, request, ROWS)
     return page(
-        request, "shop/search.html", title="search", rows=found, query=query, total=len(rows), number=number, after=after
+        request,
+        "shop/search.html",
+        title="search",
+        rows=found,
+        query=query,
+        total=len(rows),
+        number=number,
+        after=after,
     )
 
 
@@ -248,7 +255,7 @@ async def write_review(request):
     return page(request, "shop/write.html", title=f"review {row['name']}", p=row, typed=typed, error=error)
 
 
-# --- cart and checkout -------------------------------------------------------------------------------------------------
+# --- cart and checkout --------------------------------------------------------------------------------------------
 
 
 def _lines(request, quick=0):
@@ -369,7 +376,7 @@ async def checkout(request):
     )
 
 
-# --- orders and account ------------------------------------------------------------------------------------------------
+# --- orders and account -------------------------------------------------------------------------------------------
 
 
 async def orders(request):

@@ -23,7 +23,7 @@ SORTS = ("price low", "price high", "rating")
 EXTREMES = {"cheapest": "price low", "dearest": "price high"}
 
 
-# --- what oracles are made of ------------------------------------------------------------------------------------------
+# --- what oracles are made of -------------------------------------------------------------------------------------
 
 
 def _find(name):
@@ -56,7 +56,7 @@ DONE = exit_move("done")
 NOT_POSSIBLE = exit_move("N/A")
 
 
-# --- what checks are made of -------------------------------------------------------------------------------------------
+# --- what checks are made of --------------------------------------------------------------------------------------
 
 
 def _answer(text):
@@ -100,7 +100,8 @@ def _placed(world, items, slots, price):
     text = f"{items}\nship to {slots['address']} by {slots['shipping']}\ntotal {total}\ndate today\nstatus pending"
     pending = 1 + sum(order.status == "pending" for order in shop.orders)
     return _html(
-        (f"/orders/{number}", "#order", text), ("/orders", "#count", f"{len(shop.orders) + 1} orders, {pending} pending")
+        (f"/orders/{number}", "#order", text),
+        ("/orders", "#count", f"{len(shop.orders) + 1} orders, {pending} pending"),
     )
 
 
@@ -130,7 +131,7 @@ def _line(slots):
     return slots["product"], slots.get("count", "1"), slots.get("size", ""), slots.get("color", "")
 
 
-# --- drawing -----------------------------------------------------------------------------------------------------------
+# --- drawing ------------------------------------------------------------------------------------------------------
 
 
 def _draw(world, rng, sizes=False, colors=False):
@@ -157,7 +158,7 @@ def _draw_options(rng, product):
     return slots
 
 
-# --- information -------------------------------------------------------------------------------------------------------
+# --- information --------------------------------------------------------------------------------------------------
 
 
 def _price(world, slots):
@@ -257,7 +258,7 @@ INFORMATION = [
 ]
 
 
-# --- navigation --------------------------------------------------------------------------------------------------------
+# --- navigation ---------------------------------------------------------------------------------------------------
 
 
 def _sorted_url(world, slots):
@@ -295,7 +296,7 @@ NAVIGATION = [
 ]
 
 
-# --- state-changing ----------------------------------------------------------------------------------------------------
+# --- state-changing -----------------------------------------------------------------------------------------------
 
 
 def _add_config(world, slots):
@@ -535,7 +536,7 @@ STATE = [
 ]
 
 
-# --- impossible: the words are those of a possible task, only looking tells ----------------------------------------------
+# --- impossible: the words are those of a possible task, only looking tells ---------------------------------------
 
 
 def _missing(world, slots):

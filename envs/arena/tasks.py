@@ -53,8 +53,8 @@ def slot_kind(slot):
     return slot.rstrip("0123456789")
 
 
-# What a slot's value looks like, by kind; every other one is a single word. Free text (WORDS) is only safe at the end of
-# a phrasing or before words that no value can hold.
+# What a slot's value looks like, by kind; every other one is a single word. Free text (WORDS) is only safe at the end
+# of a phrasing or before words that no value can hold.
 PATTERNS = {
     **dict.fromkeys(("count", "stars", "order", "price", "votes", "phone", "number"), r"\d+"),
     **dict.fromkeys(("product", "person"), r"[a-z]+ [a-z]+"),
@@ -168,10 +168,7 @@ def split_tasks(split, sites):
     """
     count = PER_WORLD[split]
     worlds = [
-        [
-            world_tasks(site, templates, World(seed, split), count, first=number)
-            for site, templates in sites.items()
-        ]
+        [world_tasks(site, templates, World(seed, split), count, first=number) for site, templates in sites.items()]
         for number, seed in enumerate(SEEDS[split])
     ]
     return [site[k] for k in range(count) for world in worlds for site in world if k < len(site)]
