@@ -17,6 +17,7 @@ there, too: which values a model of 0.7 M parameters needs instead of Table 5's 
 
 import asyncio
 import math
+import os
 import random
 import re
 from collections import Counter
@@ -28,7 +29,7 @@ import tyro
 
 import envs
 from common import llm, orm
-from common.errors import UsageError
+from common.errors import TooManyFaults, UsageError
 from common.replay import read_demos
 from common.rollout import Player
 from common.run import Run, run_main
@@ -362,7 +363,8 @@ def ask(args, prompt):
     """One reply of the generator's model. Raises UsageError when the server cannot be reached."""
     import openai
 
-    client = openai.OpenAI(base_url=args.generator, timeout=60, max_retries=3)
+    key = os.environ.get("OPENAI_API_KEY", "none")  # a server of one's own wants none
+    client = openai.OpenAI(base_url=args.generator, api_key=key, timeout=60, max_retries=3)
     try:
         reply = client.chat.completions.create(
             model=args.generator_model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
@@ -466,10 +468,11 @@ def set_advantages(pairs, critic, pad_id, args):
             trajectory.steps[i].advantage = advantage[i]
 
 
-def update_critic(critic, optimizer, pairs, pad_id, epochs, rng, args):
+def update_critic(learner, pairs, epochs, rng, args):
     """Eq. 7 on (state, outcome) pairs; the mean loss."""
     import torch
 
+    critic, optimizer, pad_id = learner.critic, learner.critic_optimizer, learner.tokenizer.pad_token_id
     critic.train()
     losses = []
     for _ in range(epochs):
@@ -479,19 +482,28 @@ def update_critic(critic, optimizer, pairs, pad_id, epochs, rng, args):
                 part = [pairs[i] for i in batch[start : start + args.micro_batch_size]]
                 logits = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
                 outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
-                loss = critic_loss(logits, outcomes) * len(part) / len(batch)
-                loss.backward()
-                losses.append(loss.detach())
+                loss = critic_loss(logits, outcomes)
+                (loss * len(part) / len(batch)).backward()
+                losses.append(loss.detach() * len(part))
             torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
             optimizer.step()
     critic.eval()
-    return torch.stack(losses).sum().item() / max(1, len(pairs) * epochs / args.batch_size) if losses else float("nan")
+    return torch.stack(losses).sum().item() / (len(pairs) * epochs) if losses else float("nan")
 
 
-def update_actor(actor, tokenizer, optimizer, pairs, ref_logprobs, rng, args, rate):
-    """Eq. 12 on (state, action, advantage) pairs; `rate(progress) -> learning rate`. Returns statistics by name."""
+def actor_rate(phase, progress, updates, args):
+    """The actor's learning rate at a share of a phase: constant as in the paper, or annealed over the whole run."""
+    if not args.anneal_lr:
+        return args.learning_rate
+    done = (phase - 1 + progress) / args.num_phases
+    return args.learning_rate * min(1.0, (updates + 1) / 20) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+
+
+def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
+    """Eq. 12 on (state, action, advantage) pairs, or maximum likelihood for --loss sft. Returns statistics by name."""
     import torch
 
+    actor, optimizer = learner.actor, learner.optimizer
     actor.train()
     losses, drifts, norms = [], [], []
     batches = []
@@ -499,14 +511,13 @@ def update_actor(actor, tokenizer, optimizer, pairs, ref_logprobs, rng, args, ra
         batches += llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], args.batch_size, rng)
     for number, batch in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = rate(number / len(batches))
+            group["lr"] = actor_rate(phase, number / len(batches), learner.updates, args)
         optimizer.zero_grad()
         for start in range(0, len(batch), args.micro_batch_size):
             part = batch[start : start + args.micro_batch_size]
             steps = [pairs[i][0].steps[pairs[i][1]] for i in part]
-            logprobs, _ = llm.token_logprobs(
-                actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps], args.temperature
-            )
+            prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+            logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
             logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
             reference = torch.tensor([ref_logprobs[i] for i in part], device=logprobs.device)
             if args.loss == "paper":
@@ -520,6 +531,7 @@ def update_actor(actor, tokenizer, optimizer, pairs, ref_logprobs, rng, args, ra
             drifts.append((reference - logprobs.detach()).sum())
         norms.append(torch.nn.utils.clip_grad_norm_(actor.parameters(), 1.0))
         optimizer.step()
+        learner.updates += 1
     actor.eval()
     if not losses:
         return {}
@@ -527,7 +539,7 @@ def update_actor(actor, tokenizer, optimizer, pairs, ref_logprobs, rng, args, ra
         "losses/policy_loss": torch.stack(losses).sum().item() / len(batches),
         "losses/ref_minus_new_logprob": torch.stack(drifts).sum().item() / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
-        "charts/updates": len(batches),
+        "charts/learning_rate": optimizer.param_groups[0]["lr"],
     }
 
 
@@ -590,185 +602,167 @@ def summarize(trajectories, prefix):
     return success_metrics(trajectories, prefix) | errors
 
 
-def judge(trajectories, judge_model, tokenizer, args):
-    """Label the trajectories for training: `judged` by the ORM (P(YES)), `reward` by --judge."""
-    prompts = [orm_prompt(tokenizer, t, args.orm_page_first)[0] for t in trajectories]
-    scores = orm.p_yes(judge_model, tokenizer, prompts) if judge_model is not None else [None] * len(prompts)
-    for trajectory, score in zip(trajectories, scores, strict=True):
+def judge(learner, trajectories, args):
+    """The ORM's opinion of each trajectory, P(YES), into its `judged`."""
+    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first)[0] for t in trajectories]
+    for trajectory, score in zip(trajectories, orm.p_yes(learner.judge, learner.tokenizer, prompts), strict=True):
         trajectory.judged = score
-        trajectory.reward = float(score > 0.5) if args.judge == "orm" else float(trajectory.verdict or 0.0)
 
 
-def train_orm(judge_model, optimizer, tokenizer, labelled, epochs, args):
+def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
-    prompts, marks = zip(*[orm_prompt(tokenizer, t, args.orm_page_first) for t in labelled], strict=True)
-    labels = [t.verdict for t in labelled]
+    prompts, marks = zip(*[orm_prompt(learner.tokenizer, t, args.orm_page_first) for t in labelled], strict=True)
     size = min(args.batch_size, 64) if args.preset == "tiny" else args.batch_size
-    weight = args.orm_lm_weight
     return orm.train(
-        judge_model, tokenizer, optimizer, prompts, labels, size, epochs, args.seed, marks, weight, warmup_cosine
+        learner.judge,
+        learner.tokenizer,
+        learner.judge_optimizer,
+        prompts,
+        [t.verdict for t in labelled],
+        size,
+        epochs,
+        args.seed,
+        marks,
+        args.orm_lm_weight,
+        warmup_cosine,
     )
 
 
 # ------------------------------------------------------------------------------------------------- Algorithm 1 (App. B)
+@dataclass
+class Learner:
+    """The networks and their optimisers: what a checkpoint holds."""
+
+    actor: object
+    tokenizer: object
+    optimizer: object = None
+    critic: object = None
+    critic_optimizer: object = None
+    judge: object = None
+    judge_optimizer: object = None
+    phase: int = 0
+    updates: int = 0
+
+    def save(self, run, steps):
+        """A checkpoint: actor and ORM as Hugging Face folders, the critic's weights, the optimisers' states."""
+        weights = {"actor": [self.actor, self.tokenizer]}
+        if self.judge is not None:
+            weights["orm"] = [self.judge, self.tokenizer]
+        if self.critic is not None:
+            weights["critic"] = self.critic
+        optimizers = {"actor": self.optimizer, "critic": self.critic_optimizer, "orm": self.judge_optimizer}
+        states = {name: optimizer.state_dict() for name, optimizer in optimizers.items() if optimizer is not None}
+        run.save_checkpoint(steps, weights, states, {"phase": self.phase, "updates": self.updates})
+
+
 def main(args):
     if not 0 < args.micro_batch_size <= args.batch_size:
         raise UsageError("--micro-batch-size must be between 1 and --batch-size")
+    if args.generator:
+        ask(args, "Reply with OK.")  # a wrong URL or key shows now, not after the first hour
     env = envs.make(args.env_id, real_input=args.real_input, screenshots=args.screenshots, port=args.port)
+    learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit))
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir) as run:
+
+        def prompt(instruction, past, obs):
+            return agent_prompt(learner.tokenizer, instruction, past, obs)
+
+        player = Player(env, learner.actor, learner.tokenizer, prompt, run, runner, args.num_envs, args.max_new_tokens)
         try:
-            train(args, env, run, runner)
+            train(args, env, run, player, learner)
+        except (KeyboardInterrupt, TooManyFaults):
+            learner.save(run, player.steps)
+            print(f"checkpoint {run.latest().path}", flush=True)
+            raise
         finally:
             runner.run(env.close())
 
 
-def train(args, env, run, runner):
+def train(args, env, run, player, learner):
+    """Algorithm 1, and the evaluations around it."""
     import torch
 
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
-    actor, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
-
-    def prompt(instruction, past, obs):
-        return agent_prompt(tokenizer, instruction, past, obs)
-
-    player = Player(env, actor, tokenizer, prompt, run, runner, args.num_envs, args.max_new_tokens)
-    train_tasks, eval_tasks, test_tasks = env.tasks("train"), env.tasks("eval"), env.tasks("test")
-    eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
-
-    def record(trajectories):
-        run.trajectories.append(trajectories)
-        return trajectories
-
-    def evaluate(tasks, name, phase):
-        return record(player.play(tasks, 0.0, 1234, name, phase))  # the same seeds whatever the run's
+    train_tasks = env.tasks("train")
+    eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    print(f"run folder {run.path}", flush=True)
 
     # Supervised fine-tuning on demonstrations: the policy that Algorithm 1 starts from.
-    order = train_tasks[:]
-    rng.shuffle(order)
     if args.demos:
-        demos = read_demos(args.demos, prompt, player.encode_action)
+        demos = read_demos(args.demos, player.prompt, player.encode_action)
     else:
-        demos = player.demonstrate(order[: args.num_demos])
+        demos = player.demonstrate(rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
     if not demos:
         raise UsageError("no demonstrations: --num-demos must be positive, or --demos FILE hold some")
-    record(demos)
+    run.trajectories.append(demos)
+    print(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning", flush=True)
     with run.timer("training"):
-        sft_loss = fine_tune(actor, tokenizer, demos, args)
-    before = evaluate(test_tasks, "test before", 0)
-    metrics = summarize(before, "test_before")
-    print(f"SFT on {len(demos)} demonstrations: loss {sft_loss:.3f}, test success {metrics['test_before/success']:.3f}")
+        metrics = {"losses/sft_loss": fine_tune(learner.actor, learner.tokenizer, demos, args)}
+    before = evaluate(player, test_tasks, "test before", 0)
+    metrics |= summarize(before, "test_before")
+    print(f"SFT: test success {metrics['test_before/success']:.3f}", flush=True)
 
-    # Lines 2 to 5: the SFT policy on the training instructions, by their true verdicts.
-    start = record(
-        player.play(rng.choices(train_tasks, k=args.start_episodes), args.temperature, args.seed, "start-up")
-    )
+    # Lines 2 to 5: the SFT policy on the training instructions; their true verdicts fill buffer and failure set.
+    start = player.play(rng.choices(train_tasks, k=args.start_episodes), args.temperature, args.seed, "start-up")
     for trajectory in start:
         trajectory.reward = float(trajectory.verdict or 0.0)
+    run.trajectories.append(start)
     buffer = [t for t in start if t.reward]
-    failures = [t.task for t in start if not t.reward]
+    failures = [t.task for t in start if not t.reward] or train_tasks
     known = {(t.instruction, t.seed) for t in train_tasks}
-    old_rollouts = start + demos
-
-    # The ORM: labelled rollouts of the SFT policy, greedy, as trained and hotter, and the demonstrations.
-    judge_model, labelled = None, start + demos
+    old_rollouts = labelled = start + demos
     if args.judge == "orm":
-        judge_model, judge_optimizer, labelled, metrics_orm = start_orm(
-            player, train_tasks, labelled, rng, record, run, args
-        )
-        metrics |= metrics_orm
-
-    # The critic starts as the SFT model with a new head.
-    critic = critic_optimizer = None
+        labelled, orm_metrics = start_orm(learner, player, train_tasks, labelled, rng, run, args)
+        metrics |= orm_metrics
     if args.loss == "paper" or args.curriculum:
-        critic = make_critic(args.model_id, actor.state_dict(), args)
-        critic_optimizer = make_optimizer(critic, args.critic_learning_rate)
+        learner.critic = make_critic(args.model_id, learner.actor.state_dict(), args)
+        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate)
         with run.timer("training"):
-            data, epochs = pairs_of(old_rollouts), args.critic_warmup_epochs
-            loss = update_critic(critic, critic_optimizer, data, tokenizer.pad_token_id, epochs, rng, args)
-            metrics["losses/critic_loss"] = loss
-    optimizer = make_optimizer(actor, args.learning_rate)
-    updates = 0
-    run.log({**metrics, "losses/sft_loss": sft_loss, "charts/phase": 0}, player.steps)
-
-    def start_value(tasks):
-        states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
-        return llm.map_batches(
-            lambda b: value_logits(critic, b, tokenizer.pad_token_id).sigmoid(), states, [len(s) for s in states]
-        )
+            metrics["losses/critic_loss"] = update_critic(
+                learner, pairs_of(old_rollouts), args.critic_warmup_epochs, rng, args
+            )
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate)
+    run.log({**metrics, "charts/phase": 0}, player.steps)
 
     for phase in range(1, args.num_phases + 1):
-        # New instructions (lines 7 to 10). There is no trained critic before phase 1 unless it was warmed up.
-        has_critic = critic is not None and (phase > 1 or args.critic_warmup_epochs > 0)
+        # New instructions (lines 7 to 10), rolled out and judged (lines 11 to 14).
         if args.curriculum:
-            tasks, counts = new_instructions(
-                env, failures, known, start_value if has_critic else None, rng, args, phase
-            )
+            # There is no trained critic before phase 1 unless it was warmed up.
+            has_critic = phase > 1 or args.critic_warmup_epochs > 0
+            values = (lambda tasks: start_values(learner, player, tasks)) if has_critic else None
+            tasks, counts = new_instructions(env, failures, known, values, rng, args, phase)
         else:
             tasks, counts = rng.choices(train_tasks, k=args.instructions_per_phase), Counter()
-        # Roll out and judge (lines 11 to 14).
         fresh = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
         player.steps += sum(len(t.steps) for t in fresh)
         with run.timer("training"):
-            judge(fresh, judge_model, tokenizer, args)
-            # Replay (line 16), by the actor of the last phase.
-            fresh_pairs = pairs_of(fresh)
-            replayed, scored = [], 0
-            if args.replay:
-                limit = int(args.replay_ratio * len(fresh_pairs))
-                replayed, scored = draw_replay(buffer, actor, tokenizer, limit, rng, args)
-            metrics = rollout_metrics(fresh, counts, player, len(replayed), scored)
-            # Critic, then actor (line 18).
-            pairs = fresh_pairs + replayed
-            if critic is not None:
-                data = pairs
-                if args.critic_replay == "both":
-                    old = pairs_of(old_rollouts)
-                    data = fresh_pairs + rng.sample(old, min(len(old), len(fresh_pairs)))
-                metrics["losses/critic_loss"] = update_critic(
-                    critic, critic_optimizer, data, tokenizer.pad_token_id, args.critic_epochs, rng, args
-                )
-                set_advantages(pairs, critic, tokenizer.pad_token_id, args)
-                metrics |= advantage_metrics(fresh_pairs, replayed)
-            if args.loss == "sft":
-                pairs = [(t, i) for t, i in pairs if t.reward]
-            else:
-                pairs = floor_advantages(pairs, rng, args)
-            reference = [logprob for logprob, _ in action_logprobs(actor, tokenizer, pairs, args.temperature)]
-
-            def rate(progress, phase=phase, updates=updates):
-                if not args.anneal_lr:
-                    return args.learning_rate
-                done = (phase - 1 + progress) / args.num_phases
-                warm = min(1.0, (updates + progress * max(1, len(pairs) // args.batch_size) + 1) / 20)  # noqa: B023
-                return args.learning_rate * warm * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * done)))
-
-            losses = update_actor(actor, tokenizer, optimizer, pairs, reference, rng, args, rate)
-            updates += losses.get("charts/updates", 0)
-            metrics |= losses
+            if learner.judge is not None:
+                judge(learner, fresh, args)
+            for trajectory in fresh:
+                success = trajectory.judged > 0.5 if args.judge == "orm" else trajectory.verdict
+                trajectory.reward = float(success or 0.0)
+            # Replay, critic and actor (lines 15 to 18).
+            metrics = rollout_metrics(fresh, counts, player)
+            metrics |= learn(learner, fresh, buffer, old_rollouts, phase, rng, args)
         player.version += 1
-        record(fresh)
+        run.trajectories.append(fresh)
         # Buffer and failure set grow (lines 19, 20).
         buffer += [t for t in fresh if t.reward]
-        failures += [t.task for t in fresh if not t.reward]
+        failures = failures + [t.task for t in fresh if not t.reward]
         old_rollouts = old_rollouts + fresh
-        if args.orm_refresh and judge_model is not None:
-            tasks = rng.choices(train_tasks, k=args.orm_refresh)
-            extra = record(player.play(tasks, args.temperature, phase, "refresh"))
-            labelled = labelled + extra
-            with run.timer("training"):
-                sample = extra + rng.sample(labelled, min(len(labelled), 3 * len(extra)))
-                metrics["orm/loss"] = train_orm(judge_model, judge_optimizer, tokenizer, sample, 1, args)
+        if args.orm_refresh and learner.judge is not None:
+            labelled = refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args)
         if eval_tasks:
-            metrics |= summarize(evaluate(eval_tasks, "eval", phase), "eval")
-        metrics |= {"charts/phase": phase, "charts/updates": updates, "charts/learning_rate": rate(1.0)}
-        run.log(metrics, player.steps)
-        save(run, player, actor, critic, judge_model, optimizer, critic_optimizer, {"phase": phase, "updates": updates})
-        print(phase_line(phase, metrics))
+            metrics |= summarize(evaluate(player, eval_tasks, "eval", phase), "eval")
+        learner.phase = phase
+        run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
+        learner.save(run, player.steps)
+        print(phase_line(phase, metrics), flush=True)
 
-    after = evaluate(test_tasks, "test after", args.num_phases)
-    if judge_model is not None:
-        judge(after, judge_model, tokenizer, args)
+    after = evaluate(player, test_tasks, "test after", args.num_phases)
+    if learner.judge is not None:
+        judge(learner, after, args)
     metrics = summarize(after, "test_after") | judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(before, after)
@@ -776,23 +770,80 @@ def train(args, env, run, runner):
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
-def start_orm(player, train_tasks, labelled, rng, record, run, args):
-    """Collect labelled rollouts of several temperatures and train the ORM. Returns (model, optimizer, rollouts,
-    metrics of the held-out tenth)."""
-    judge_model, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+def learn(learner, fresh, buffer, old_rollouts, phase, rng, args):
+    """One phase's update (lines 15 to 18): replay under the last actor, then the critic, then the actor. Metrics."""
+    fresh_pairs, replayed, metrics = pairs_of(fresh), [], {}
+    if args.replay:
+        limit = int(args.replay_ratio * len(fresh_pairs))
+        replayed, scored = draw_replay(buffer, learner.actor, learner.tokenizer, limit, rng, args)
+        metrics |= {"replay/steps": len(replayed), "replay/kept_share": len(replayed) / max(1, scored)}
+    pairs = fresh_pairs + replayed
+    if learner.critic is not None:
+        data = pairs
+        if args.critic_replay == "both":
+            old = pairs_of(old_rollouts)
+            data = fresh_pairs + rng.sample(old, min(len(old), len(fresh_pairs)))
+        metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
+        set_advantages(pairs, learner.critic, learner.tokenizer.pad_token_id, args)
+        metrics |= advantage_metrics(fresh_pairs, replayed)
+    if args.loss == "paper":
+        pairs = floor_advantages(pairs, rng, args)
+    else:
+        pairs = [(t, i) for t, i in pairs if t.reward]
+    # pi_ref is the actor as it is now; the same pass serves fresh and replayed steps.
+    reference = [logprob for logprob, _ in action_logprobs(learner.actor, learner.tokenizer, pairs, args.temperature)]
+    return metrics | update_actor(learner, pairs, reference, phase, rng, args)
+
+
+def evaluate(player, tasks, name, phase):
+    """Greedy episodes at seeds that are the same for every run; kept in the run's folder."""
+    trajectories = player.play(tasks, 0.0, 1234, name, phase)
+    player.run.trajectories.append(trajectories)
+    return trajectories
+
+
+def start_values(learner, player, tasks):
+    """The critic's value of each task's start page, as seen in an earlier episode of the same world."""
+    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
+    pad_id = learner.tokenizer.pad_token_id
+    return llm.map_batches(
+        lambda batch: value_logits(learner.critic, batch, pad_id).sigmoid(), states, [len(s) for s in states]
+    )
+
+
+def start_orm(learner, player, train_tasks, labelled, rng, run, args):
+    """Collect labelled rollouts of the SFT policy, as trained, greedy and hotter, and train the ORM on them and on
+    `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
+    learner.judge, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+    learner.judge_optimizer = make_optimizer(learner.judge, args.orm_learning_rate)
     rollouts = labelled[:]
     for temperature, share in ((args.temperature, 0.5), (0.0, 0.2), (1.5 * args.temperature, 0.3)):
-        count = int(share * max(0, args.orm_episodes - len(labelled)))
-        tasks = rng.choices(train_tasks, k=count)
-        rollouts += record(player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}"))
+        tasks = rng.choices(train_tasks, k=int(share * max(0, args.orm_episodes - len(labelled))))
+        played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
+        run.trajectories.append(played)
+        rollouts += played
     rng.shuffle(rollouts)
-    held = rollouts[: len(rollouts) // 10]
-    optimizer = make_optimizer(judge_model, args.orm_learning_rate)
+    held = rollouts[: max(1, len(rollouts) // 10)]
     with run.timer("training"):
-        loss = train_orm(judge_model, optimizer, tokenizer, rollouts[len(held) :], args.orm_epochs, args)
-        judge(held, judge_model, tokenizer, args)
+        loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
+        judge(learner, held, args)
     metrics = {"orm/loss": loss, "orm/episodes": len(rollouts)} | judge_metrics(held, "orm_start")
-    return judge_model, optimizer, rollouts, metrics
+    print(
+        f"ORM on {len(rollouts)} labelled rollouts: accuracy {metrics['orm_start/accuracy']:.2f},"
+        f" AUC {metrics['orm_start/auc']:.2f}, base rate {metrics['orm_start/base_rate']:.2f}",
+        flush=True,
+    )
+    return rollouts, metrics
+
+
+def refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args):
+    """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
+    ORM together with three times as many older ones. Returns all labelled rollouts."""
+    extra = player.play(rng.choices(train_tasks, k=args.orm_refresh), args.temperature, phase, "refresh", phase)
+    run.trajectories.append(extra)
+    with run.timer("training"):
+        train_orm(learner, extra + rng.sample(labelled, min(len(labelled), 3 * len(extra))), 1, args)
+    return labelled + extra
 
 
 def floor_advantages(pairs, rng, args):
@@ -817,8 +868,8 @@ def judge_metrics(trajectories, prefix):
     return {f"{prefix}/{name}": value for name, value in quality.items()} | {f"{prefix}/episodes": len(known)}
 
 
-def rollout_metrics(fresh, counts, player, replayed, scored):
-    """What a phase's rollouts were like: success by judge and by true verdict, lengths, faults, curriculum, replay."""
+def rollout_metrics(fresh, counts, player):
+    """What a phase's rollouts were like: success by judge and by true verdict, lengths, faults, curriculum."""
     known = [t for t in fresh if t.verdict is not None]
     count, steps = max(1, len(fresh)), [step for t in fresh for step in t.steps]
     metrics = {
@@ -832,8 +883,6 @@ def rollout_metrics(fresh, counts, player, replayed, scored):
         "rollout/faults": player.faults.faults,
         "rollout/dropped": player.faults.dropped,
         "perf/tokens_generated": player.tokens,
-        "replay/steps": replayed,
-        "replay/kept_share": replayed / max(1, scored),
         "curriculum/checkable": sum(t.task.config is not None for t in fresh) / count,
     }
     return metrics | judge_metrics(fresh, "orm") | {f"curriculum/{name}": value for name, value in counts.items()}
@@ -861,19 +910,6 @@ def phase_line(phase, metrics):
         f"loss {metrics.get('losses/policy_loss', float('nan')):.3f}",
     ]
     return ", ".join(part for part in parts if part)
-
-
-def save(run, player, actor, critic, judge_model, optimizer, critic_optimizer, state):
-    """A checkpoint: the actor as a Hugging Face folder, critic, ORM, optimisers."""
-    weights = {"actor": [actor, player.tokenizer]}
-    if critic is not None:
-        weights["critic"] = critic
-    if judge_model is not None:
-        weights["orm"] = [judge_model, player.tokenizer]
-    tensors = {"optimizer": optimizer.state_dict()}
-    if critic_optimizer is not None:
-        tensors["critic_optimizer"] = critic_optimizer.state_dict()
-    run.save_checkpoint(player.steps, weights, tensors, state)
 
 
 def parse_args(argv=None):

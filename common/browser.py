@@ -30,11 +30,10 @@ from playwright.async_api import Download, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from common.actions import Action
-from common.errors import EnvFault, UsageError
+from common.errors import EnvFault, EnvHang, UsageError
 
 VIEWPORT = {"width": 1280, "height": 720}
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
-SETTLE = 3000  # real ms that a document's requests are waited for, at most
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
 # Headless shell first: a page costs it half of the CPU time and a third of the memory that full Chromium needs.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -83,7 +82,7 @@ class Browser:
 
     def __init__(self, headed: bool, real_input: bool, virtual_clock: bool, timeout: float):
         self.headed, self.real_input, self.timeout = headed, real_input, timeout
-        config = {"virtualClock": virtual_clock, "tick": TICK, "settle": SETTLE}
+        config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout}
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
         self._lock = asyncio.Lock()
         self._playwright = self._chromium = None
@@ -98,7 +97,8 @@ class Browser:
             option are made in the page all the same: a wheel scrolls smoothly, a native list is no part of the page.
         virtual_clock: the page's time moves with actions alone, so the same actions give the same page and nothing
             waits for a timer. Turn it off for sites that need the true date or load themselves with timers.
-        timeout: seconds after which a page that does not answer is an EnvFault.
+        timeout: seconds after which a page that does not answer is an EnvHang. Half of it is what requests of a page's
+            scripts and its images are waited for at most, once: then the page is shown as it is.
         """
         browser = cls(headed, real_input, virtual_clock, timeout)
         await browser.connect()
@@ -206,7 +206,7 @@ class Session:
             if isinstance(error, EnvFault):
                 raise
             if isinstance(error, TimeoutError):
-                raise EnvFault(f"the page did not answer within {seconds or self.browser.timeout:g} s") from None
+                raise EnvHang(f"the page did not answer within {seconds or self.browser.timeout:g} s") from None
             raise EnvFault(f"browser: {_first_line(error)}") from None
 
     # ---- episodes ----
@@ -434,7 +434,7 @@ class Session:
         """page.js's reply as an Observation, once new tabs have come and forbidden pages are left."""
         if reply["opened"]:
             with contextlib.suppress(TimeoutError):  # none comes if the page's own code prevented it
-                await asyncio.wait_for(self._until(lambda: self._came > self._known), SETTLE / 1000)
+                await asyncio.wait_for(self._until(lambda: self._came > self._known), self.browser.timeout / 2)
             self._known = self._came
             return await self._look(reply["error"])
         url = reply["url"]

@@ -16,8 +16,8 @@
   // ---- What the agent sees ----
 
   const SKIP = new Set("head script style noscript template link meta hr option optgroup datalist".split(" "));
-  const INLINE = new Set(("a abbr b bdi bdo button cite code data del dfn em font i img input ins kbd label mark output "
-    + "picture q s samp select slot small span strike strong sub sup svg td textarea th time tt u var").split(" "));
+  const INLINE = new Set(("a abbr b bdi bdo button cite code data del dfn em font i img input ins kbd label mark "
+    + "output picture q s samp select slot small span strike strong sub sup svg td textarea th time u var").split(" "));
   const ROLES = {button: "button", link: "link", checkbox: "check", switch: "check", menuitemcheckbox: "check",
     radio: "radio", menuitemradio: "radio", tab: "item", option: "item", menuitem: "item", treeitem: "item"};
   const ACTIVE = "a[href],button,input,select,textarea,summary,[role=button],[role=link],[role=menuitem],[onclick]";

@@ -152,8 +152,8 @@
     for (let waited = false; ; waited = true) {
       // Without a time limit here (the driver has one): a document that is going to end, or has hardly begun.
       const ending = window.closed || gui.leaving.length || !gui.parsed, late = realNow() > deadline;
-      const busy = refreshes() || frames().some(({__gui, document}) =>
-        __gui.leaving.length || __gui.pending.size || document.readyState !== "complete" && !__gui.slow);
+      const busy = refreshes() || frames().some(({__gui: g, document: {readyState}}) =>
+        !g.parsed || g.leaving.length || g.pending.size || readyState === "interactive" && !g.slow);
       if (!ending && late && busy)  // a long poll, an image that never comes: not waited for again
         for (const w of frames()) { w.__gui.pending.clear(); w.__gui.slow = true; }
       if (!ending && (late || !busy)) return waited && !late;

@@ -222,7 +222,7 @@ def closed_port():
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser():
     try:
-        browser = await Browser.start(timeout=20)
+        browser = await Browser.start(timeout=60)  # as long as a busy machine may need
     except UsageError as error:
         pytest.skip(str(error))
     yield browser
@@ -421,23 +421,20 @@ async def test_the_clock_moves_with_actions_alone(session, site):
     assert time.monotonic() - started < 5
 
 
-async def test_the_real_clock_waits_for_short_timers(site):
-    browser = await Browser.start(virtual_clock=False, timeout=20)
+async def test_the_real_clock_waits_for_short_timers_and_for_a_poll_once(site):
+    browser = await Browser.start(virtual_clock=False, timeout=10)
     try:
         session = await browser.session()
         observation = await session.reset(f"{site}/walk/5")
         for k, way in enumerate(["timer", "late fetch", "request", "fetch", "post"], start=6):
             observation = await session.act(Action("Click", find(observation, way)))
             assert observation.title == f"page {k}"
+        await session.reset(f"{site}/page/poll")
+        started = time.monotonic()
+        await do(session, "b")
+        assert time.monotonic() - started < 4  # seconds; half of the timeout was for reset() to wait
     finally:
         await browser.close()
-
-
-async def test_a_page_that_polls_is_not_waited_for_twice(session, site):
-    await session.reset(f"{site}/page/poll")
-    started = time.monotonic()
-    await do(session, "b")
-    assert time.monotonic() - started < 2
 
 
 # ---- what comes unasked ----

@@ -1,7 +1,7 @@
 """common/rollout.py: batching, independence of the batch, and faults that never become rewards.
 
-The environment here is a counter in plain Python, so that every fault can be placed exactly; tests/test_demo.py does the
-same with Chromium killed in mid-run.
+The environment here is a counter in plain Python, so that every fault can be placed exactly; tests/test_demo.py does
+the same with Chromium killed in mid-run.
 """
 
 import asyncio
@@ -108,7 +108,7 @@ def test_the_second_hang_after_the_same_actions_is_the_agents_failure():
     plan = {("t1", 1): (2, EnvHang("hang")), ("t1", 2): (2, EnvHang("hang"))}
     played = run([Counter(plan, {})], tasks(2), faults)
     # other samples on the second attempt would be other actions; this policy's seed has the attempt in it
-    hung = [t for t in played if t.task.task_id == "t1"][0]
+    hung = next(t for t in played if t.task.task_id == "t1")
     assert hung.verdict in (0.0, 1.0)
 
     async def hang(env, task, attempt):

@@ -114,7 +114,9 @@ def trajectory(rng, steps, reward):
 
 
 def make_args(**changes):
-    return webrl.replace(webrl.Args(), **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, **changes})
+    return webrl.replace(
+        webrl.Args(), **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, "learning_rate": 0.0, **changes}
+    )
 
 
 def actor_gradient(model, tokenizer, trajectories, args):
@@ -125,8 +127,8 @@ def actor_gradient(model, tokenizer, trajectories, args):
     for number, (t, i) in enumerate(pairs):
         t.steps[i].advantage = math.sin(number)
     reference = [logprob - 0.1 for logprob, _ in webrl.action_logprobs(actor, tokenizer, pairs, 1.0)]
-    optimizer = torch.optim.SGD(actor.parameters(), lr=0.0)
-    webrl.update_actor(actor, tokenizer, optimizer, pairs, reference, random.Random(0), args, lambda _: 0.0)
+    learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
+    webrl.update_actor(learner, pairs, reference, 1, random.Random(0), args)
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
 
 

@@ -61,7 +61,9 @@ def main() -> int:
         if not got and shutil.which("apt-get"):
             root = [] if os.geteuid() == 0 else ["sudo", "-n"]
             attempt(*root, "apt-get", "update", "-qq")
-            attempt(*root, "apt-get", "install", "-y", "-qq", "chromium")
+            # the headless shell needs half the time and memory of the full browser, which is for --headed
+            packages = attempt(*root, "apt-get", "install", "-y", "-qq", "chromium", "chromium-headless-shell")
+            packages or attempt(*root, "apt-get", "install", "-y", "-qq", "chromium")
         found = installed()
     if found is None:
         message = "no Chromium: install the package chromium or google-chrome, or set CHROMIUM to a browser's path"

@@ -1,0 +1,128 @@
+"""webrl.py from end to end as a user runs it: real Chromium, the embedded sites, the committed tiny model."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.replay import TrajectoryStore
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
+--num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3""".split()
+
+
+def start(tmp_path, *flags):
+    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path), *flags]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, seconds=240):
+    try:
+        out, err = process.communicate(timeout=seconds)
+    finally:
+        process.kill()
+    return out, err
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        (["--no-such-flag"], "no-such-flag"),
+        (["--model-id", "no/such/model/folder"], "no model at"),
+        (["--env-id", "nowhere"], "there is no such environment"),
+        (["--env-id", "arena/bank"], "the arena's sites are"),
+        (["--demos", "missing.jsonl"], "missing.jsonl"),
+        (["--micro-batch-size", "0"], "--micro-batch-size"),
+        (["--load-in-4bit"], "needs a GPU"),
+        (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, flags, says):
+    process = start(tmp_path, *flags)
+    out, err = finish(process)
+    assert process.returncode == 2, err
+    assert says in err
+    assert "Traceback" not in err
+    if flags != ["--no-such-flag"]:  # tyro draws a box with a suggestion
+        assert len(err.strip().splitlines()) == 1, err
+
+
+def test_no_chromium_is_one_line(tmp_path):
+    environment = {**os.environ, "CHROMIUM": "/no/such/browser"}
+    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "/no/such/browser" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_busy_port_is_one_line(tmp_path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        process = start(tmp_path, "--port", str(server.getsockname()[1]))
+        _, err = finish(process)
+    assert process.returncode == 2 and "port" in err and "Traceback" not in err
+
+
+def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
+    process = start(tmp_path, "--orm-refresh", "3", "--screenshots")
+    killed = kill_chromium(process, tmp_path)
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    assert killed
+    (run,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = rows[-2]
+    assert last["charts/phase"] == 2 and last["global_step"] > 0
+    for name in ("rollout/reward", "losses/policy_loss", "losses/critic_loss", "replay/steps", "eval/success"):
+        assert name in last
+    assert "test_after/success" in rows[-1] and "test_before/success" in rows[0]
+    assert max(row.get("rollout/faults", 0) for row in rows) >= 1  # the kill was a fault ...
+    episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
+    assert all(t.outcome in ("exit", "truncated") for t in episodes)  # ... and no episode of it was kept
+    assert (run / "episodes.html").exists() and (run / "plots" / "success.png").exists()
+    assert "Paired difference" in out and str(run) in out
+    checkpoints = list((run / "checkpoints").iterdir())
+    assert len(checkpoints) == 2 and all((c / "actor" / "config.json").exists() for c in checkpoints)
+    check_a_checkpoint_can_be_trained_on(tmp_path, checkpoints[-1] / "actor")
+
+
+def check_a_checkpoint_can_be_trained_on(tmp_path, folder):
+    from common import llm
+
+    model, tokenizer = llm.load(str(folder))
+    done = llm.generate(model, tokenizer, [tokenizer.encode("Task Instruction: log out\nAction:\n")], [1])
+    assert done[0].ids
+
+
+def kill_chromium(process, runs_dir):
+    """Kill the browser in the middle of an episode: as soon as the first screenshot of one is on disk."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and process.poll() is None:
+        if any(runs_dir.glob("*/screenshots/*.png")):
+            for child in psutil.Process(process.pid).children(recursive=True):
+                command = " ".join(child.cmdline())
+                if "--remote-debugging" in command and "--type=" not in command:
+                    child.kill()  # the browser, and a shell script around it where the distribution has one
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_ctrl_c_leaves_a_checkpoint(tmp_path):
+    process = start(tmp_path)
+    for line in process.stdout:
+        if line.startswith("SFT"):
+            process.send_signal(signal.SIGINT)
+            break
+    out, err = finish(process)
+    assert process.returncode == 130, err
+    assert "checkpoint" in out and "Traceback" not in err
+    (run,) = tmp_path.iterdir()
+    assert list((run / "checkpoints").glob("*/actor/model.safetensors"))
