@@ -377,7 +377,7 @@ def ask(args, prompt):
 def new_instructions(env, failures, known, start_value, rng, args, phase):
     """K new tasks for a phase: evolved from failed instructions, filtered by feasibility and by the critic's value of
     the start page (`start_value(tasks) -> floats`, or None before there is a critic). Returns (tasks, statistics)."""
-    tasks, counts = [], Counter()
+    tasks, counts, seen = [], Counter(), set(known)
     tries = args.filter_tries * args.instructions_per_phase
     while len(tasks) < args.instructions_per_phase and counts["candidates"] < tries:
         seeds = [rng.choice(failures) for _ in range(64)]
@@ -388,12 +388,12 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
         fresh = []
         for text, parent in drawn:
             counts["candidates"] += 1
-            if (text, parent.seed) in known:
+            if (text, parent.seed) in seen:
                 counts["repeated"] += 1
             elif not feasible(text, parent, args):
                 counts["infeasible"] += 1
             else:
-                known.add((text, parent.seed))
+                seen.add((text, parent.seed))  # what the critic turns away now may fit a later phase
                 fresh.append(evolved_task(env, text, parent, f"p{phase}-{counts['candidates']}"))
         values = start_value(fresh) if start_value is not None and fresh else [None] * len(fresh)
         for task, value in zip(fresh, values, strict=True):
@@ -402,6 +402,7 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
             else:
                 tasks.append(task)
     tasks = tasks[: args.instructions_per_phase]
+    known.update((task.instruction, task.seed) for task in tasks)
     counts["shortfall"] = args.instructions_per_phase - len(tasks)
     return tasks, counts
 
@@ -709,7 +710,7 @@ def train(args, env, run, player, learner):
         trajectory.reward = float(trajectory.verdict or 0.0)
     run.trajectories.append(start)
     buffer = [t for t in start if t.reward]
-    failures = [t.task for t in start if not t.reward] or train_tasks
+    failures = [t.task for t in start if not t.reward] or [t.task for t in start]
     known = {(t.instruction, t.seed) for t in train_tasks}
     old_rollouts = labelled = start + demos
     if args.judge == "orm":

@@ -54,13 +54,13 @@ class Args:
     """examples per step"""
     learning_rate: float = 3e-3
     """peak; 100 warm-up steps, constant to 45 % of the run, then cosine to a tenth"""
-    hidden_size: int = 64
+    hidden_size: int = 96
     """width"""
-    num_layers: int = 4
+    num_layers: int = 3
     """depth"""
     num_heads: int = 4
     """attention heads"""
-    ff_size: int = 192
+    ff_size: int = 256
     """width of the feed-forward layer"""
     threads: int = 1
     """torch threads"""

@@ -63,6 +63,7 @@ class _Shared:
         self.options, self.lock, self.reading = browser_options, asyncio.Lock(), asyncio.Lock()
         self.browser = self.reader = None
         self.splits = {}
+        self.instructions = {}  # (site, content seed) -> its training instructions
 
     async def start(self):
         async with self.lock:
@@ -138,9 +139,12 @@ class Arena:
 
     def vary(self, task, rng):
         """Neighbouring instructions of `task`, from its text and the training instructions of its world: a list."""
-        templates, world = self.sites[task.site], World(task.seed, task.split)
-        others = tasks.world_tasks(task.site, templates, world, tasks.PER_WORLD["train"])
-        return tasks.vary(task.instruction, templates, [other.instruction for other in others], rng)
+        known = self._shared.instructions
+        if not known:
+            for other in self.tasks("train"):
+                known.setdefault((other.site, other.seed), []).append(other.instruction)
+        others = known.get((task.site, task.seed), [])
+        return tasks.vary(task.instruction, self.sites[task.site], others, rng)
 
     def task_from_text(self, text, like):
         """The task that `text` means in the world of `like`, with its true check; None if it means none there."""

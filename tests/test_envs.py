@@ -1,0 +1,47 @@
+"""envs.make and envs.gym_env: the list of environments, and the arena under Gymnasium's own checker."""
+
+import subprocess
+import sys
+import warnings
+
+import pytest
+
+import envs
+from common.errors import UsageError
+
+
+def test_unknown_environments_are_one_clear_line():
+    with pytest.raises(UsageError, match="there is no such environment"):
+        envs.make("mars")
+    with pytest.raises(UsageError, match="the arena's sites are shop, forum"):
+        envs.make("arena/shop+bank")
+
+
+def test_one_site_has_its_own_tasks_only():
+    env = envs.make("arena/forum")
+    assert {task.site for task in env.tasks("eval")} == {"forum"}
+
+
+def test_gymnasiums_checker_accepts_it():
+    from gymnasium.utils.env_checker import check_env
+
+    env = envs.gym_env("arena")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", message=".*(spec|render).*")
+            check_env(env, skip_render_check=True)
+        task = env.unwrapped.env.tasks("train")[0]
+        obs, _ = env.reset(options={"task": task})
+        assert obs["goal"] == task.instruction
+        for move in env.unwrapped.env.oracle(task):
+            action = env.unwrapped.env.resolve(move, obs)
+            obs, reward, terminated, _, _ = env.step(action)
+        assert terminated and reward == 1.0
+    finally:
+        env.close()
+
+
+def test_environments_do_not_import_torch():
+    code = "import sys, envs.arena; env = envs.arena.Arena(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

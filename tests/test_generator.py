@@ -1,0 +1,87 @@
+"""`--generator URL`: the real client against a small OpenAI-compatible server on loopback."""
+
+import json
+import random
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+import webrl
+from common.errors import UsageError
+from envs import Task
+
+
+@pytest.fixture
+def server():
+    """Writes two tasks per request; says [NO] to whatever has "email" in it. `asked` holds the prompts."""
+
+    class Handler(BaseHTTPRequestHandler):
+        asked = []
+        failures = 0  # answer 503 so many times first
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if Handler.failures:
+                Handler.failures -= 1
+                self.send_response(503)
+                self.send_header("retry-after-ms", "1")
+                self.end_headers()
+                return
+            prompt = body["messages"][0]["content"]
+            Handler.asked.append(prompt)
+            if "[YES]" in prompt:
+                text = "It needs e-mail. [NO]" if "email" in prompt else "The site does that. [YES]"
+            else:
+                text = f"1. `add blue mug {len(Handler.asked)} to the cart`\n2. ```email the shop```\nand more"
+            message = {"role": "assistant", "content": text}
+            reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+            reply["choices"] = [{"index": 0, "message": message, "finish_reason": "stop"}]
+            data = json.dumps(reply).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_):
+            pass
+
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{listening.server_port}/v1", Handler
+    listening.shutdown()
+    listening.server_close()
+
+
+class Sites:
+    def task_from_text(self, text, like):
+        return None
+
+
+def make_args(url, **changes):
+    return webrl.replace(webrl.Args(), generator=url, instructions_per_phase=4, filter_tries=10, **changes)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_instructions_come_from_back_quotes_and_pass_the_feasibility_prompt(server, version):
+    url, handler = server
+    failures = [Task("a", "shop", "buy red lamp", 15), Task("b", "forum", "post hello", 15)]
+    args = make_args(url, generator_prompt=version)
+    tasks, counts = webrl.new_instructions(Sites(), failures, set(), None, random.Random(0), args, 1)
+    assert len(tasks) == 4 and all(t.instruction.startswith("add blue mug") for t in tasks)
+    assert counts["infeasible"] >= 1  # the e-mail one
+    assert all(t.config is None for t in tasks)  # no checker: nothing to train on but the judge
+    first = handler.asked[0]
+    assert ("buy red lamp" in first) != ("post hello" in first)  # one request per site
+
+
+def test_a_server_that_fails_for_a_moment_is_asked_again(server):
+    url, handler = server
+    handler.failures = 2
+    assert "blue mug" in webrl.ask(make_args(url), "write tasks")
+
+
+def test_a_server_that_stays_away_is_one_clear_line():
+    with pytest.raises(UsageError, match="--generator http://127.0.0.1:9/v1"):
+        webrl.ask(make_args("http://127.0.0.1:9/v1"), "hello")
