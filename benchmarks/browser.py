@@ -109,6 +109,11 @@ class ProcessTree:
         self._own += time.thread_time() - begin
         return ticks / self._tick - self._own
 
+    def others(self) -> float:
+        """CPU seconds that all processes of the machine but this tree have used so far."""
+        fields = [int(value) for value in Path("/proc/stat").read_text().split("\n")[0].split()[1:8]]
+        return (sum(fields) - fields[3] - fields[4]) / self._tick - self.cpu()  # less idle and waiting for disks
+
     def end(self) -> None:
         """Kill what is left of the tree but this process, and wait until it is gone."""
         while others := self._members().keys() - {os.getpid()}:
@@ -471,7 +476,7 @@ def main() -> None:
         if slots in (args.slots if variant.ours else theirs)
     ]
     cells, scripts, tree, cut = {key: {} for key in plan}, [], ProcessTree(), ""
-    begin, load = time.monotonic(), [os.getloadavg()[0]]
+    begin, load, others = time.monotonic(), [os.getloadavg()[0]], tree.others()
 
     async def run():
         async with asyncio.timeout(60 * args.minutes):
@@ -491,9 +496,11 @@ def main() -> None:
         raise UsageError(f"nothing was measured within {args.minutes:g} minutes: is the machine busy?")
     lengths = fmean(len(script.moves) for script in scripts)
     exits = [1000 * seconds for cell in done for seconds in cell.exit_seconds]
-    minutes = (time.monotonic() - begin) / 60
+    seconds = time.monotonic() - begin
+    busy = (tree.others() - others) / seconds
     notes += [
-        f"load average {load[0]:.1f} before and {load[1]:.1f} after the run, which took {minutes:.1f} minutes",
+        f"load average {load[0]:.1f} before and {load[1]:.1f} after the run, which took {seconds / 60:.1f} minutes; "
+        f"other processes kept {busy:.1f} cores busy meanwhile",
         f"rounds: {args.rounds}, tasks in each: {args.tasks}, page actions of a task: {lengths:.1f} (mean){cut}",
         *went_wrong(cells),
         *([f"our closing exit with its true check, in no row: {number(median(exits))} ms"] if exits else []),

@@ -154,6 +154,7 @@ def build_tokenizer():
 
 # -------------------------------------------------------------------------------------------------------------- data
 VOCABULARY = vocabulary()
+EASY_WORDS = random.Random(0).sample(VOCABULARY, 200)
 SYLLABLES = "an er on th in ou le st qu ar el io ba ke mi ro ta su po ne vi lo da".split()
 UI = """home search account cart orders save delete cancel yes no next previous back submit add edit post comment
 subscribe top new old profile settings help log out in sort more boards filter apply""".split()
@@ -174,13 +175,15 @@ class Scribe:
 
     def __init__(self, rng, ease):
         self.rng = rng
+        # The easy beginning knows few words: copying them is found sooner, and carries over to all others later.
+        self.words = EASY_WORDS if rng.random() < ease else VOCABULARY
         # Few words per page: labels share words, so that a match has to be of the whole label. At first most pages have
         # many words instead, with which induction is found sooner.
         sizes = (40, 80) if rng.random() < ease else (6, 30)
         self.pool = [self.fresh_word() for _ in range(rng.randint(*sizes))]
 
     def fresh_word(self):
-        return random_word(self.rng) if self.rng.random() < 0.1 else self.rng.choice(VOCABULARY)
+        return random_word(self.rng) if self.rng.random() < 0.1 else self.rng.choice(self.words)
 
     def word(self):
         return self.rng.choice(self.pool)
