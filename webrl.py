@@ -662,8 +662,15 @@ def main(args):
         raise UsageError("--micro-batch-size must be between 1 and --batch-size")
     if args.generator:
         ask(args, "Reply with OK.")  # a wrong URL or key shows now, not after the first hour
-    env = envs.make(args.env_id, real_input=args.real_input, screenshots=args.screenshots, port=args.port)
     learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit))
+    env = envs.make(
+        args.env_id,
+        page_tokens=args.page_tokens,
+        count_tokens=lambda text: len(learner.tokenizer.encode(text, add_special_tokens=False)),
+        real_input=args.real_input,
+        screenshots=args.screenshots,
+        port=args.port,
+    )
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir) as run:
 
         def prompt(instruction, past, obs):

@@ -104,15 +104,25 @@ class _Shared:
 class Arena:
     """One episode slot; `fork()` gives another one on the same server and browser.
 
-    `sites` picks sites by name, `format` is the page text's ("compact" or "webrl"), `port` a fixed port for the server
-    (0: any; a busy one is a UsageError), `screenshots` puts a PNG into every observation; other options go to
-    `Browser.start`.
+    `sites` picks sites by name, `format` is the page text's ("compact" or "webrl"), `page_tokens` its longest length as
+    `count_tokens(text)` counts (None: whole), `port` a fixed port for the server (0: any; a busy one is a UsageError),
+    `screenshots` puts a PNG into every observation; other options go to `Browser.start`.
     """
 
-    def __init__(self, sites=None, format="compact", port=0, screenshots=False, **browser_options):
+    def __init__(
+        self,
+        sites=None,
+        format="compact",
+        page_tokens=None,
+        count_tokens=len,
+        port=0,
+        screenshots=False,
+        **browser_options,
+    ):
         chosen = [(site, templates) for site, templates in SITES if sites is None or site.NAME in sites]
         self.sites = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
-        self.format, self.screenshots = format, screenshots
+        self.format, self.page_tokens, self.count_tokens = format, page_tokens, count_tokens
+        self.screenshots = screenshots
         self._shared, self._is_root = _Shared([site for site, _ in chosen], port, browser_options), True
         self._clear()
 
@@ -186,7 +196,7 @@ class Arena:
         """The observation of a browser page, (obs, info); notes its hash and where the tab has been."""
         self._obs = {
             "goal": self._task.instruction,
-            "text": html.render(page, self.format),
+            "text": html.render(page, self.format, self.page_tokens, self.count_tokens),
             "url": page.url,
             "title": page.title,
             "error": error or page.error,
