@@ -168,16 +168,17 @@ async def play_until_sound(env, task, play_once, faults):
     return None
 
 
-async def play_all(envs, tasks, policy, play_once, faults, on_done=None):
+async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=lambda: True):
     """Play `tasks`, one environment each at a time; the trajectories that ended without a fault, in the tasks' order.
 
-    `play_once(env, task, attempt) -> Trajectory`; `on_done(index, trajectory or None)` reports progress.
+    `play_once(env, task, attempt) -> Trajectory`; `on_done(index, trajectory or None)` reports progress; no episode is
+    begun once `going()` is false.
     """
     queue = deque(enumerate(tasks))
     results = [None] * len(tasks)
 
     async def worker(env):
-        while queue:
+        while queue and going():
             index, task = queue.popleft()
             results[index] = await play_until_sound(env, task, play_once, faults)
             if on_done is not None:
@@ -239,6 +240,7 @@ class Player:
         self.steps = 0  # environment steps that the caller counts as training
         self.tokens = 0  # generated so far
         self.start_pages = {}  # (site, content seed) -> an observation of the first page there
+        self.interrupted = False
 
     def play(self, tasks, temperature, seed, name, phase=0):
         """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order."""
@@ -264,13 +266,24 @@ class Player:
             bar.set_postfix_str(f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
 
         with self.run.timer("pages"), bar:
-            played = self.runner.run(play_all(self.envs, tasks, policy, play_once, self.faults, on_done))
+            played = self._wait(play_all(self.envs, tasks, policy, play_once, self.faults, on_done, self.going))
         self.tokens += policy.tokens
         for trajectory in played:
             trajectory.phase, trajectory.policy = phase, name
             first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
             self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
         return played
+
+    def going(self):
+        return not self.interrupted
+
+    def _wait(self, coroutine):
+        try:
+            return self.runner.run(coroutine)
+        except BaseException:
+            # Ctrl-C can come before the loop has begun the task; it would begin, with a new browser, on the next run.
+            self.interrupted = True
+            raise
 
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
@@ -280,7 +293,7 @@ class Player:
 
         policy = BatchedPolicy(None)
         with self.run.timer("pages"):
-            played = self.runner.run(play_all(self.envs, tasks, policy, play_once, self.faults))
+            played = self._wait(play_all(self.envs, tasks, policy, play_once, self.faults, None, self.going))
         return [trajectory for trajectory in played if trajectory.verdict]
 
     def decode(self, ids):

@@ -24,11 +24,11 @@ def start(tmp_path, *flags):
 
 
 def finish(process, seconds=240):
+    """Output and errors, once the process and whatever it started have ended."""
     try:
-        out, err = process.communicate(timeout=seconds)
+        return process.communicate(timeout=seconds)
     finally:
         process.kill()
-    return out, err
 
 
 @pytest.mark.parametrize(

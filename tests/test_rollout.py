@@ -159,3 +159,26 @@ def test_prompts_are_made_of_the_actions_own_tokens():
     random.seed(0)
     trajectory = asyncio.run(rollout.play_all([Counter()], tasks(1), batched, once, rollout.FaultLog()))[0]
     assert seen[2] == [s.action_ids for s in trajectory.steps[:2]]
+
+
+def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path):
+    class Env(Counter):
+        async def reset(self, task, seed=0):
+            raise AssertionError("an episode was begun after Ctrl-C")
+
+    with asyncio.Runner() as runner:
+        player = rollout.Player(Env(), None, None, None, None, runner, 1, 8)
+        waiting = rollout.play_all(
+            player.envs, tasks(2), rollout.BatchedPolicy(None), player_once, player.faults, None, player.going
+        )
+        loop = runner.get_loop()
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "run_until_complete", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                player._wait(waiting)
+        runner.run(asyncio.sleep(0.01))  # the task that was left over runs now, and must find nothing to do
+    assert player.faults.episodes == 0
+
+
+async def player_once(env, task, attempt):
+    return await rollout.play(env, task, None, None, str, 1, attempt)
