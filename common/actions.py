@@ -93,7 +93,13 @@ def _fields(source: str) -> tuple[str, str | None, str | None]:
             call = ast.parse(source, mode="eval").body
         values = [ast.literal_eval(value) for value in call.args]
         keywords = {keyword.arg: ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (
+        SyntaxError,
+        ValueError,
+        RecursionError,
+        MemoryError,
+        SystemError,
+    ):  # SystemError: deep nesting, CPython 3.11
         raise ActionError("malformed call") from None
     order = {"do": ("action", "argument", "element"), "exit": ("message",)}.get(call.func.id, ())
     if len(values) > len(order) or set(keywords) - set(order) or set(order[: len(values)]) & set(keywords):
