@@ -660,6 +660,8 @@ class Learner:
 def main(args):
     if not 0 < args.micro_batch_size <= args.batch_size:
         raise UsageError("--micro-batch-size must be between 1 and --batch-size")
+    if args.demos and not Path(args.demos).is_file():
+        raise UsageError(f"--demos {args.demos}: no such file")
     if args.generator:
         ask(args, "Reply with OK.")  # a wrong URL or key shows now, not after the first hour
     learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit))
