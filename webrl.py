@@ -33,7 +33,7 @@ from common.errors import TooManyFaults, UsageError
 from common.replay import read_demos
 from common.rollout import Player
 from common.run import Run, run_main
-from common.stats import success_metrics
+from common.stats import rollout_metrics, success_metrics
 from tools import plot, view
 
 ROOT = Path(__file__).resolve().parent
@@ -754,7 +754,9 @@ def train(args, env, run, player, learner):
                 success = trajectory.judged > 0.5 if args.judge == "orm" else trajectory.verdict
                 trajectory.reward = float(success or 0.0)
             # Replay, critic and actor (lines 15 to 18).
-            metrics = rollout_metrics(fresh, counts, player)
+            metrics = rollout_metrics(fresh) | orm.judge_metrics(fresh, "orm") | player.metrics()
+            metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
+            metrics["curriculum/checkable"] = sum(t.task.config is not None for t in fresh) / max(1, len(fresh))
             metrics |= learn(learner, fresh, buffer, old_rollouts, phase, rng, args)
         player.version += 1
         run.trajectories.append(fresh)
@@ -774,7 +776,7 @@ def train(args, env, run, player, learner):
     after = evaluate(player, test_tasks, "test after", args.num_phases)
     if learner.judge is not None:
         judge(learner, after, args)
-    metrics = summarize(after, "test_after") | judge_metrics(after, "orm_test")
+    metrics = summarize(after, "test_after") | orm.judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
@@ -838,7 +840,7 @@ def start_orm(learner, player, train_tasks, labelled, rng, run, args):
     with run.timer("training"):
         loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
         judge(learner, held, args)
-    metrics = {"orm/loss": loss, "orm/episodes": len(rollouts)} | judge_metrics(held, "orm_start")
+    metrics = {"orm/loss": loss, "orm/episodes": len(rollouts)} | orm.judge_metrics(held, "orm_start")
     print(
         f"ORM on {len(rollouts)} labelled rollouts: accuracy {metrics['orm_start/accuracy']:.2f},"
         f" AUC {metrics['orm_start/auc']:.2f}, base rate {metrics['orm_start/base_rate']:.2f}",
@@ -868,35 +870,6 @@ def floor_advantages(pairs, rng, args):
                 continue
         kept.append((trajectory, i))
     return kept
-
-
-def judge_metrics(trajectories, prefix):
-    """The ORM against the true verdict, where there is one."""
-    known = [t for t in trajectories if t.verdict is not None and t.judged is not None]
-    if not known:
-        return {}
-    quality = orm.quality([t.judged for t in known], [t.verdict for t in known])
-    return {f"{prefix}/{name}": value for name, value in quality.items()} | {f"{prefix}/episodes": len(known)}
-
-
-def rollout_metrics(fresh, counts, player):
-    """What a phase's rollouts were like: success by judge and by true verdict, lengths, faults, curriculum."""
-    known = [t for t in fresh if t.verdict is not None]
-    count, steps = max(1, len(fresh)), [step for t in fresh for step in t.steps]
-    metrics = {
-        "rollout/episodes": len(fresh),
-        "rollout/reward": sum(t.reward for t in fresh) / count,
-        "rollout/true_success": sum(t.verdict for t in known) / max(1, len(known)),
-        "rollout/length": sum(len(t.steps) for t in fresh) / count,
-        "rollout/truncated": sum(t.outcome == "truncated" for t in fresh) / count,
-        "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),
-        "rollout/fault_rate": player.faults.rate,
-        "rollout/faults": player.faults.faults,
-        "rollout/dropped": player.faults.dropped,
-        "perf/tokens_generated": player.tokens,
-        "curriculum/checkable": sum(t.task.config is not None for t in fresh) / count,
-    }
-    return metrics | judge_metrics(fresh, "orm") | {f"curriculum/{name}": value for name, value in counts.items()}
 
 
 def advantage_metrics(fresh, replayed):

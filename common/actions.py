@@ -1,6 +1,6 @@
 """The action grammar of WebRL: what a web agent writes, parsed to an `Action` and printed back.
 
-    # Element: link "red lamp" [9]
+    # Element: "red lamp" link [9]
     do(action="Click", element="9")
 
 An answer is free text with one call in it: `do(action=..., argument=..., element=...)`, `exit(message=...)`,

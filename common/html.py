@@ -1,14 +1,14 @@
 """An observation's nodes -> the text a model reads.
 
-`compact` is one line per item, made for small models; the id stands after the label, because the model copies the label
-first and the id it then has to find follows the copied text:
+`compact` is one line per item, made for small models; kind and id stand after the label, because the model names the
+label first, and what it then has to find follows the copied text:
 
     page "red lamp"
-    link "home" [1]
-    box "search" [2] = "blue"
+    "home" link [1]
+    "search" box [2] = "blue"
     text "price 24"
-    select "size" [3] = "small" of "small" "medium" "large"
-    check "gift wrap" [4] on
+    "size" select [3] = "small" of "small" "medium" "large"
+    "gift wrap" check [4] on
     below 12
 
 `webrl` is the format of the released WebRL models (VAB-WebArena-Lite): nested tags, an id on what can be acted on, a
@@ -106,10 +106,10 @@ def _compact(observation: Observation, nodes: list[dict], cut: int) -> str:
 
 
 def compact_line(node: dict) -> str:
-    """One node as a line of the compact format: `kind "label" [id] = "value" state`."""
+    """One node as a line of the compact format: `"label" kind [id] = "value" state`."""
     if "text" in node:
         return f"text {_quote(node['text'])}"
-    line = f"{node['kind']} {_quote(node['label'])} [{node['id']}]"
+    line = f"{_quote(node['label'])} {node['kind']} [{node['id']}]"
     if "options" in node:
         line += f" = {_quote(node['value'])} of " + " ".join(map(_quote, node["options"]))
     elif node.get("value"):

@@ -110,6 +110,15 @@ def quality(scores, labels):
     }
 
 
+def judge_metrics(trajectories, prefix):
+    """`quality` of the judged trajectories whose true verdict is known, by metric name; empty where none is."""
+    known = [t for t in trajectories if t.verdict is not None and t.judged is not None]
+    if not known:
+        return {}
+    figures = quality([t.judged for t in known], [t.verdict for t in known]) | {"episodes": len(known)}
+    return {f"{prefix}/{name}": value for name, value in figures.items()}
+
+
 def auc(positive, negative):
     """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
     if not positive or not negative:

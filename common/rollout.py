@@ -274,6 +274,15 @@ class Player:
             self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
         return played
 
+    def metrics(self):
+        """Faults and generated tokens so far, by metric name."""
+        return {
+            "rollout/fault_rate": self.faults.rate,
+            "rollout/faults": self.faults.faults,
+            "rollout/dropped": self.faults.dropped,
+            "perf/tokens_generated": self.tokens,
+        }
+
     def going(self):
         return not self.interrupted
 
@@ -284,6 +293,8 @@ class Player:
             # Ctrl-C can come before the loop has begun the task; it would begin, with a new browser, on the next run.
             self.interrupted = True
             raise
+        finally:
+            coroutine.close()  # never awaited where the loop had not begun it
 
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""

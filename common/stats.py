@@ -84,3 +84,17 @@ def success_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
         for value in sorted({key(t) for t in trajectories}, key=str):
             metrics[f"{prefix}/{name}_{value}"] = rate([t for t in trajectories if key(t) == value])
     return metrics
+
+
+def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
+    """What a batch of training rollouts was like: reward, true success where a checker knows it, length, ends."""
+    known = [t.verdict for t in trajectories if t.verdict is not None]
+    count, steps = max(1, len(trajectories)), [step for t in trajectories for step in t.steps]
+    return {
+        "rollout/episodes": len(trajectories),
+        "rollout/reward": sum(t.reward for t in trajectories) / count,
+        "rollout/true_success": sum(known) / max(1, len(known)),
+        "rollout/length": len(steps) / count,
+        "rollout/truncated": sum(t.outcome == "truncated" for t in trajectories) / count,
+        "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),
+    }

@@ -67,10 +67,10 @@ def test_what_models_write_around_it(text, action):
 
 def test_comment_lines_are_kept():
     text = (
-        'I look.\n# Element: link "red lamp" [9]\n# note: price 24, exit(message="no")\ndo(action="Click", element="9")'
+        'I look.\n# Element: "red lamp" link [9]\n# note: price 24, exit(message="no")\ndo(action="Click", element="9")'
     )
     assert parse(text) == Action(
-        "Click", "9", None, '# Element: link "red lamp" [9]\n# note: price 24, exit(message="no")'
+        "Click", "9", None, '# Element: "red lamp" link [9]\n# note: price 24, exit(message="no")'
     )
     later = parse('# Note: old\ndo(action="Wait")\n# Element: new\ndo(action="Click", element="1")')
     assert later.comment == "# Element: new"

@@ -116,12 +116,12 @@ def test_vary_proposes_neighbours_from_text():
 
 
 def test_moves_resolve_against_the_page():
-    page = 'page "cart"\nlink "home" [1]\nbox "search" [2] = "red lamp"\nlink "red lamp" [3]\nlink "red lamp" [14]'
+    page = 'page "cart"\n"home" link [1]\n"search" box [2] = "red lamp"\n"red lamp" link [3]\n"red lamp" link [14]'
     assert tasks.resolve(tasks.Move("link", "red lamp"), page) == (
-        '# Element: link "red lamp" [3]\ndo(action="Click", element="3")'
+        '# Element: "red lamp" link [3]\ndo(action="Click", element="3")'
     )
     assert tasks.resolve(tasks.Move("box", "search", "Search", "mug"), page) == (
-        '# Element: box "search" [2]\ndo(action="Search", argument="mug", element="2")'
+        '# Element: "search" box [2]\ndo(action="Search", argument="mug", element="2")'
     )
     assert tasks.resolve(tasks.exit_move("done"), page) == 'exit(message="done")'
     with pytest.raises(LookupError):

@@ -255,15 +255,15 @@ async def test_forms_as_text(session, site):
     observation = await session.reset(f"{site}/page/form")
     assert render(observation).splitlines() == [
         'page "form"',
-        'box "name" [1] = "x"',
-        'box "secret" [2] = "***"',
-        'select "size" [3] = "small" of "small" "large" "huge"',
-        'check "gift wrap" [4]',
-        'radio "one" [5]',
-        'box "notes" [6] = "two lines"',
-        'button "send" [7]',
-        'button "off" [8] disabled',
-        'check "styled" [9]',
+        '"name" box [1] = "x"',
+        '"secret" box [2] = "***"',
+        '"size" select [3] = "small" of "small" "large" "huge"',
+        '"gift wrap" check [4]',
+        '"one" radio [5]',
+        '"notes" box [6] = "two lines"',
+        '"send" button [7]',
+        '"off" button [8] disabled',
+        '"styled" check [9]',
     ]
     assert "abc" not in str(observation)
 
@@ -275,24 +275,24 @@ async def test_text_and_visibility(session, site):
         'text "price 24 each"',
         'text "lower"',
         'text "see"',
-        'link "the shop" [1]',
+        '"the shop" link [1]',
         'text "now"',
         'text "red 12"',
         'text "a lamp"',
-        'button "more" [2] collapsed',
-        'item "card" [3]',
+        '"more" button [2] collapsed',
+        '"card" item [3]',
         'text "with"',
-        'link "link" [4]',
-        'button "shut" [5]',
-        'button "menu" [6] collapsed',
-        'box "" [7] = "note"',
+        '"link" link [4]',
+        '"shut" button [5]',
+        '"menu" button [6] collapsed',
+        '"" box [7] = "note"',
     ]
     webrl = render(observation, "webrl")
     assert '<a id="1" data-text="the shop" data-bbox="' in webrl
     x, y, w, h = next(node["box"] for node in observation.nodes if node.get("label") == "the shop")
     assert 0 < x < 200 and 0 < y < 200 and 20 < w < 200 and 10 < h < 30
     opened = await do(session, "more")
-    assert 'button "more" [2] expanded\ntext "inside"' in render(opened)
+    assert '"more" button [2] expanded\ntext "inside"' in render(opened)
 
 
 async def test_scrolling_moves_the_window(session, site):
@@ -317,15 +317,15 @@ async def test_frames_and_shadow_trees(session, site):
     assert render(observation).splitlines() == [
         'page "frames"',
         'text "outer"',
-        'link "inside" [1]',
+        '"inside" link [1]',
         'text "shady"',
-        'button "deep" [2]',
+        '"deep" button [2]',
     ]
     assert (await do(session, "deep")).title == "pressed"
     inside = await do(session, "inside")
     assert 'text "second"' in render(inside) and inside.title == "pressed"
     back = await session.act(Action("Go Back"))
-    assert 'link "inside"' in render(back)
+    assert '"inside" link' in render(back)
 
 
 # ---- what is done ----
@@ -342,8 +342,8 @@ async def test_fields_can_be_filled_in(session, site, real, monkeypatch):
     await do(session, "one")
     observation = await do(session, "styled")
     lines = render(observation)
-    assert 'check "gift wrap" [4] on' in lines and 'radio "one" [5] on' in lines and 'check "styled" [9] on' in lines
-    assert '= "large"' in lines and 'box "name" [1] = "é \'b\'\'"' in lines and "pw" not in lines
+    assert '"gift wrap" check [4] on' in lines and '"one" radio [5] on' in lines and '"styled" check [9] on' in lines
+    assert '= "large"' in lines and '"name" box [1] = "é \'b\'\'"' in lines and "pw" not in lines
     assert (await do(session, "size", "Select Dropdown Option", "huge")).error == 'option "huge" is disabled'
     assert (await do(session, "size", "Select Dropdown Option", "blue")).error == 'there is no option "blue"'
     assert "disabled" in (await do(session, "off")).error
@@ -383,7 +383,7 @@ async def test_refused_actions_are_observations(session, site):
     before = await session.observe()
     await session._send("Runtime.evaluate", expression="document.querySelector('p').remove()")
     assert "is gone" in (await session.act(Action("Click", find(before, "target")))).error
-    assert 'button "vanish"' not in render(await do(session, "vanish"))
+    assert '"vanish" button' not in render(await do(session, "vanish"))
 
 
 # ---- when a page is at rest ----

@@ -49,16 +49,16 @@ def test_compact():
         "tabs 2 of 3",
         'dialog "sure?"',
         "above 2",
-        'link "home" [1]',
-        'box "search" [2] = "blue"',
-        'button "go" [3]',
+        '"home" link [1]',
+        '"search" box [2] = "blue"',
+        '"go" button [3]',
         'text "price 24"',
-        'select "size" [4] = "small" of "small" "large one"',
-        'check "gift wrap" [5] on',
-        'radio "express" [6]',
-        "button \"say 'hi'\" [7] disabled",
-        'item "more" [8] selected collapsed',
-        'box "password" [9] = "***"',
+        '"size" select [4] = "small" of "small" "large one"',
+        '"gift wrap" check [5] on',
+        '"express" radio [6]',
+        "\"say 'hi'\" button [7] disabled",
+        '"more" item [8] selected collapsed',
+        '"password" box [9] = "***"',
         "below 12",
     ]
 
@@ -137,7 +137,7 @@ def test_a_long_text_is_shortened_before_anything_is_dropped():
     page = Observation("u", "t", [text("word " * 100), element(1, "link", "home"), text("price 24")])
     cut = render(page, max_tokens=60, count_tokens=words)
     assert cut.splitlines()[1].endswith('wo..."')
-    assert cut.splitlines()[2:] == ['link "home" [1]', 'text "price 24"']
-    assert render(page, max_tokens=6, count_tokens=words) == 'page "t"\nlink "home" [1]'
-    assert render(page, max_tokens=5, count_tokens=words) == 'page "t"\nlink "home" [1]'
+    assert cut.splitlines()[2:] == ['"home" link [1]', 'text "price 24"']
+    assert render(page, max_tokens=6, count_tokens=words) == 'page "t"\n"home" link [1]'
+    assert render(page, max_tokens=5, count_tokens=words) == 'page "t"\n"home" link [1]'
     assert render(page, max_tokens=4, count_tokens=words) == 'page "t"\nbelow 1'

@@ -15,8 +15,8 @@ def tiny():
 
 
 PAGES = [
-    'Task Instruction: price of red lamp\nAction History:\npage "home"\nlink "red lamp" [1]\nAction:\n',
-    'Task Instruction: log out\nAction History:\npage "account"\nlink "orders" [1]\nbutton "log out" [2]\nAction:\n',
+    'Task Instruction: price of red lamp\nAction History:\npage "home"\n"red lamp" link [1]\nAction:\n',
+    'Task Instruction: log out\nAction History:\npage "account"\n"orders" link [1]\n"log out" button [2]\nAction:\n',
     'Task Instruction: x\nAction History:\npage "a"\nAction:\n',
 ]
 
@@ -85,8 +85,8 @@ def test_length_batches_cover_everything_once():
 def test_the_tiny_tokenizer_gives_text_back(tiny):
     _, tokenizer = tiny
     text = (
-        'page "red lamp"\nlink "home" [1]\nbox "search" [2] = "blue mug"\nselect "size" [4] = "s" of "s" "l"\n'
-        'check "gift wrap" [5] on\n# Element: link "home" [12]\ndo(action="Click", element="12")\n'
+        'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue mug"\n"size" select [4] = "s" of "s" "l"\n'
+        '"gift wrap" check [5] on\n# Element: "home" link [12]\ndo(action="Click", element="12")\n'
         'do(action="Type", argument="two red lamps", element="2")\nexit(message="24")\n'
     )
     assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -187,7 +187,7 @@ async def test_forms_say_what_is_wrong(arena):
 
     assert 'text "choose a size"' in await act(*FIND(product), ADD)
     assert "the quantity must be 1 to" in await act(Move("box", "quantity", "Type", "0"), ADD)
-    assert 'box "quantity" [' in obs["text"] and '= "0"' in obs["text"]
+    assert '"quantity" box [' in obs["text"] and '= "0"' in obs["text"]
     await act(Move("box", "quantity", "Type", "2"))
     await act(Move("select", "size", "Select Dropdown Option", "large"), Move("button", "buy now"))
     assert 'text "choose an address"' in await act(Move("button", "place order"))

@@ -11,19 +11,19 @@ import pytest
 from common.actions import parse
 from tools import play, plot
 
-PAGE = 'page "red lamp"\nlink "home" [1]\nbox "search" [2] = "blue"\nbutton "go" [12]\nitem [4]'
+PAGE = 'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue"\n"go" button [12]\n"" item [4]'
 
 
 @pytest.mark.parametrize(
     "line, action",
     [
-        ("click 1", '# Element: link "home" [1]\ndo(action="Click", element="1")'),
-        ("click [12]", '# Element: button "go" [12]\ndo(action="Click", element="12")'),
-        ("click 4", '# Element: item [4]\ndo(action="Click", element="4")'),
+        ("click 1", '# Element: "home" link [1]\ndo(action="Click", element="1")'),
+        ("click [12]", '# Element: "go" button [12]\ndo(action="Click", element="12")'),
+        ("click 4", '# Element: "" item [4]\ndo(action="Click", element="4")'),
         ("click 99", 'do(action="Click", element="99")'),  # the page will refuse it
-        ("TYPE 2 red  lamp", '# Element: box "search" [2]\ndo(action="Type", argument="red  lamp", element="2")'),
-        ("type 2", '# Element: box "search" [2]\ndo(action="Type", argument="", element="2")'),
-        ('search 2 a "b"', '# Element: box "search" [2]\ndo(action="Search", argument="a \\"b\\"", element="2")'),
+        ("TYPE 2 red  lamp", '# Element: "search" box [2]\ndo(action="Type", argument="red  lamp", element="2")'),
+        ("type 2", '# Element: "search" box [2]\ndo(action="Type", argument="", element="2")'),
+        ('search 2 a "b"', '# Element: "search" box [2]\ndo(action="Search", argument="a \\"b\\"", element="2")'),
         ("scroll", 'do(action="Scroll Down")'),
         ("scroll up", 'do(action="Scroll Up")'),
         ("back", "go_backward()"),
@@ -53,6 +53,8 @@ def fake_run(folder: Path, seed: int, beta: float, success: list[float]) -> str:
             "eval/site_shop": value,
             "orm/auc": 0.9 if phase else math.nan,
             "losses/policy_loss": 1 / (phase + 1),
+            "test_before/success": success[0],
+            "test_after/success": value,
             "time/pages": 60.0 * phase,
             "time/other": 5.0,
         }
@@ -82,9 +84,17 @@ def test_runs_that_differ_in_the_seed_are_one_curve(runs):
     assert list(plot.curve(other, "orm/auc", "phase")) == [1]  # NaN is no point
 
 
+def test_results_are_means_over_seeds(runs):
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plot.table(plot.load(runs)).splitlines()]
+    both, other = (dict(zip(lines[0], line)) for line in lines[2:])
+    assert both["test after"].startswith("0.700 [") and both["gain"].startswith("0.300 [")
+    assert other["test after"] == "0.400" and other["against the first"] == "-0.100"  # seed 1 alone
+    assert "judge's AUC at the start" not in both
+
+
 def test_plots_are_written(runs, tmp_path):
     command = [sys.executable, plot.__file__, *runs, "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
-    assert names == ["judge.png", "losses.png", "sites.png", "success.png", "time.png"]
+    assert names == ["judge.png", "losses.png", "results.md", "sites.png", "success.png", "time.png"]

@@ -85,7 +85,7 @@ def expand(line: str, page: str) -> str:
         return format_action(Action(name, None, rest or ("" if name == "Exit" else None)))
     element, _, argument = rest.partition(" ")
     element = element.strip("[]")
-    found = re.search(rf'^([a-z]+(?: "[^"]*")? \[{re.escape(element)}\])', page, re.MULTILINE)
+    found = re.search(rf'^("[^"]*" [a-z]+ \[{re.escape(element)}\])', page, re.MULTILINE)
     comment = f"# Element: {found[1]}" if found else ""
     return format_action(Action(name, element, argument if needs_argument else None, comment))
 

@@ -1,7 +1,7 @@
 """Plots of one run or several: success by phase and by site, the judge, losses and KL, and where the time went.
 
     python tools/plot.py runs/RUN                        # PNG files in runs/RUN/plots
-    python tools/plot.py runs/A runs/B runs/C --out plots
+    python tools/plot.py runs/A runs/B runs/C --out plots    # and a table of their results in plots/results.md
 
 Runs whose arguments differ in the seed alone are one curve: their mean and its 95 % interval (Student's t). A single
 run's success has the interval over its tasks instead (Wilson).
@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.errors import UsageError
 from common.run import read_metrics, run_main
-from common.stats import Interval, mean_ci
+from common.stats import Interval, mean_ci, paired_difference
 
 NO_SETTING = ("seed", "track", "wandb_project_name", "wandb_entity", "runs_dir", "port", "resume", "screenshots")
 COLOURS = ("#2f6db3", "#c8553d", "#3a8a5c", "#8a5fb0", "#b8862b", "#4aa3a8", "#7d7d7d")
@@ -39,19 +39,21 @@ class Args:
 
 @dataclass
 class Group:
-    """Runs that differ in the seed alone: `rows` is each run's list of metrics."""
+    """Runs that differ in the seed alone: `rows` is each run's list of metrics, `seeds` their seeds."""
 
     label: str
     colour: str
     rows: list[list[dict]]
+    seeds: list[int]
 
 
 def load(runs: tuple[str, ...]) -> list[Group]:
     """The runs, grouped by their arguments; a group's label names the arguments in which it differs from others."""
-    settings = []
+    settings, seeds = [], {}
     for run in runs:
         file = Path(run) / "args.json"
         known = json.loads(file.read_text()) if file.exists() else {"run": run}
+        seeds[run] = known.get("seed", 0)
         settings.append({name: value for name, value in known.items() if name not in NO_SETTING})
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     varying = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
@@ -61,8 +63,9 @@ def load(runs: tuple[str, ...]) -> list[Group]:
         found.setdefault(label or str(setting.get("exp_name", "run")), []).append(run)
     groups = []
     for (label, members), colour in zip(found.items(), COLOURS * len(found)):
-        seeds = f" ({len(members)} seeds)" if len(members) > 1 else ""
-        groups.append(Group(label + seeds, colour, [read_metrics(run) for run in members]))
+        several = f" ({len(members)} seeds)" if len(members) > 1 else ""
+        metrics = [read_metrics(run) for run in members]
+        groups.append(Group(label + several, colour, metrics, [seeds[run] for run in members]))
     return groups
 
 
@@ -192,6 +195,50 @@ def time_breakdown(groups: list[Group], x: str, plt):
     return figure
 
 
+def last(rows: list[dict], name: str) -> float:
+    """A run's last value of a metric; NaN where it has none."""
+    return next((row[name] for row in reversed(rows) if row.get(name) is not None), math.nan)
+
+
+# Columns of the table of results: title, a run's value, digits.
+COLUMNS = (
+    ("test before", lambda rows: last(rows, "test_before/success"), 3),
+    ("test after", lambda rows: last(rows, "test_after/success"), 3),
+    ("gain", lambda rows: last(rows, "test_after/success") - last(rows, "test_before/success"), 3),
+    ("judge's AUC at the start", lambda rows: last(rows, "orm_start/auc"), 3),
+    ("at the end", lambda rows: last(rows, "orm_test/auc"), 3),
+    ("agreement at the start", lambda rows: last(rows, "orm_start/accuracy"), 3),
+    ("at the end", lambda rows: last(rows, "orm_test/accuracy"), 3),
+    ("steps", lambda rows: last(rows, "global_step"), 0),
+    ("minutes", lambda rows: sum(v for k, v in rows[-1].items() if k.startswith("time/")) / 60, 1),
+)
+
+
+def table(groups: list[Group]) -> str:
+    """Markdown: each group's figures as the mean over its runs with the 95 % interval, and how its success after
+    training differs from the first group's at the same seeds."""
+
+    def after(group: Group) -> dict[int, float]:
+        return {seed: last(rows, "test_after/success") for seed, rows in zip(group.seeds, group.rows)}
+
+    def show(interval: Interval, digits: int) -> str:
+        if math.isnan(interval.estimate):
+            return ""
+        spread = "" if math.isnan(interval.low) else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+        return f"{interval.estimate:.{digits}f}{spread}"
+
+    columns = [c for c in COLUMNS if any(not math.isnan(c[1](rows)) for g in groups for rows in g.rows)]
+    titles = ["", *(title for title, _, _ in columns), "against the first"]
+    lines = [titles, ["---"] * len(titles)]
+    for group in groups:
+        cells = [show(mean_ci([value(rows) for rows in group.rows]), digits) for _, value, digits in columns]
+        here, first = after(group), after(groups[0])
+        shared = sorted(here.keys() & first.keys())
+        versus = paired_difference([here[s] for s in shared], [first[s] for s in shared])
+        lines.append([group.label, *cells, "" if group is groups[0] else show(versus, 3)])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
 def write(args: Args) -> list[Path]:
     """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
     groups = load(args.runs)
@@ -223,7 +270,8 @@ def write(args: Args) -> list[Path]:
         figure.savefig(out / f"{name}.png", dpi=150)
         plt.close(figure)
         files.append(out / f"{name}.png")
-    return files
+    (out / "results.md").write_text(table(groups))
+    return [*files, out / "results.md"]
 
 
 def main() -> None:

@@ -42,24 +42,30 @@ from envs.arena import words as arena_words
 class Args:
     out: str = str(ROOT / "assets/tiny")
     """where the checkpoint goes"""
-    easy_share: float = 0.25
+    easy_share: float = 0.2
     """share of the run over which the easy beginning fades out"""
     init: str = ""
     """a checkpoint to go on from, for experiments"""
     seed: int = 1
     """seed of weights and data"""
-    steps: int = 16000
+    steps: int = 11000
     """optimiser steps"""
     batch_size: int = 32
     """examples per step"""
     learning_rate: float = 3e-3
     """peak; 100 warm-up steps, constant to 45 % of the run, then cosine to a tenth"""
+    muon: bool = True
+    """Muon instead of AdamW for the matrices"""
+    mimetic: bool = True
+    """begin with W_K = W_Q and W_O = W_V^T in every attention head"""
     hidden_size: int = 96
     """width"""
-    num_layers: int = 3
+    num_layers: int = 4
     """depth"""
-    num_heads: int = 4
+    num_heads: int = 3
     """attention heads"""
+    head_dim: int = 32
+    """width of a head"""
     ff_size: int = 256
     """width of the feed-forward layer"""
     threads: int = 1
@@ -76,14 +82,14 @@ PIECES = 1000  # byte-level pieces, for what is in no word list
 KINDS = ["link", "button", "box", "select", "check", "radio", "item"]
 RESERVED = (
     ["Task Instruction:", "Action History:\n", "Action:\n", "Actions:\n", "Success:", " YES", " NO"]
-    + ["# Element: ", "# Note: ", 'do(action="Click", ', 'do(action="Right Click", ', 'do(action="Hover", ']
+    + ['# Element: "', "# Note: ", 'do(action="Click", ', 'do(action="Right Click", ', 'do(action="Hover", ']
     + [f'do(action="{name}", argument="' for name in ("Type", "Search", "Select Dropdown Option", "Switch Tab", "Goto")]
     + [f'do(action="{name}")' for name in ("Scroll Down", "Scroll Up", "Press Enter", "Wait", "New Tab", "Close Tab")]
     + ['do(action="', '", argument="', 'exit(message="', "go_backward()", "go_forward()", '")', '", ', '"\n', "\n", '"']
-    + [f'{kind} "' for kind in KINDS]
+    + [f'" {kind} [' for kind in KINDS]
     + ['page "', 'text "', 'error "', '" = "', ' = "', '" of "', '" "', " on\n", " disabled\n", "above ", "below "]
     + ["tabs ", "search[", "click[", "]", "> "]
-    + [f'" [{i}]' for i in range(1, MAX_ID + 1)]
+    + [f"{i}]" for i in range(1, MAX_ID + 1)]
     + [f'element="{i}")' for i in range(1, MAX_ID + 1)]
 )
 # Words of the environments to come, so that one tokenizer serves them all.
@@ -230,11 +236,12 @@ class Scribe:
         rng = self.rng
         elements, seen = [], set()
         for _ in range(rng.randint(low, high)):
-            label = self.label()
-            if label in seen:
+            # now and then the same label on two kinds of element: then the kind decides
+            label = rng.choice(elements)["label"] if elements and rng.random() < 0.05 else self.label()
+            kind = rng.choice(["link"] * 4 + ["button"] * 3 + ["box"] * 2 + ["select"] * 2 + ["check", "radio", "item"])
+            if (label, kind) in seen:
                 continue
-            seen.add(label)
-            kind = rng.choice(["link", "link", "link", "button", "button", "box", "select", "check", "radio", "item"])
+            seen.add((label, kind))
             element = {"kind": kind, "label": label, "value": "", "options": [], "on": False}
             if kind == "box" and rng.random() < 0.25:
                 element["value"] = self.value()
@@ -354,7 +361,7 @@ class Scribe:
 
 def element_line(element):
     """One element as common/html.py prints it."""
-    line = f'{element["kind"]} "{element["label"]}" [{element["id"]}]'
+    line = f'"{element["label"]}" {element["kind"]} [{element["id"]}]'
     if element["kind"] in ("box", "select") and element["value"]:
         line += f' = "{element["value"]}"'
     if element["kind"] == "select":
@@ -368,7 +375,7 @@ def act(element, name, argument=None):
     """An action in the released grammar, with its `# Element:` line."""
     argument = "" if argument is None else f'argument="{argument}", '
     return (
-        f'# Element: {element["kind"]} "{element["label"]}" [{element["id"]}]\n'
+        f'# Element: "{element["label"]}" {element["kind"]} [{element["id"]}]\n'
         f'do(action="{name}", {argument}element="{element["id"]}")'
     )
 
@@ -386,8 +393,8 @@ def repeat_example(rng, ease=0.0):
     text = ""
     for _ in range(rng.randint(4, 24)):
         r = rng.random()
-        if r < 0.3:
-            text += rng.choice([f'" [{rng.randint(1, 30)}]', f'" [{rng.randint(1, 30)}]\n{rng.choice(KINDS)} "'])
+        if r < 0.3 * (1 - ease):
+            text += f'" {rng.choice(KINDS)} [{rng.randint(1, 30)}]' + rng.choice(["", '\n"'])
         else:
             text += " " + (scribe.number() if r < 0.4 else scribe.fresh_word() if r < 0.85 else rng.choice(UI))
     return f'text "start{text}\n', text
@@ -438,6 +445,7 @@ def next_example(rng, ease=0.0):
 def verify_example(rng, ease=0.0):
     """A page and several statements: does one of its lines say all that the statement says?"""
     scribe = Scribe(rng, ease)
+    plain = rng.random() < max(0.3, ease)  # statements in the page's own words, few other lines
     facts = []
     for _ in range(rng.randint(1, 5)):
         parts = [scribe.number()] if rng.random() < 0.4 else []
@@ -447,12 +455,12 @@ def verify_example(rng, ease=0.0):
         if rng.random() < 0.3:
             parts += [f"in {scribe.phrase(1, 2)}"]
         facts.append(parts)
-    page = scribe.page(0, 6, texts=(0, 2))
+    page = scribe.page(0, 1 if plain else 6, texts=(0, 0 if plain else 2))
     page["noise"] += [
         " ".join([rng.choice(["added", "posted", "saved", "order", "by", ""])] + f).strip() for f in facts
     ]
     statements = []
-    for _ in range(rng.randint(2, 6)):
+    for _ in range(rng.randint(3, 8)):
         parts = list(rng.choice(facts))
         truth = rng.random() < 0.5
         if not truth:  # change one word or number of it
@@ -464,9 +472,10 @@ def verify_example(rng, ease=0.0):
             pieces[j] = new
             parts[i] = " ".join(pieces)
             truth = truth or any(all(p in f for p in parts) for f in facts)
-        statement = (
-            f"{scribe.filler(2)} " + f" {rng.choice(FILLER)} ".join(parts) if rng.random() < 0.6 else " ".join(parts)
-        )
+        if plain or rng.random() < 0.4:
+            statement = " ".join(parts)
+        else:
+            statement = f"{scribe.filler(2)} " + f" {rng.choice(FILLER)} ".join(parts)
         statements.append((" ".join(statement.split()), " YES" if truth else " NO"))
     context = scribe.render(page)
     return context, [f"Task Instruction: {s}\nSuccess:{v}\n" for s, v in statements]
@@ -474,11 +483,11 @@ def verify_example(rng, ease=0.0):
 
 # Each kind of example with its share at the beginning and at the end.
 MIX = [
-    (repeat_example, 0.4, 0.1),
-    (listing_example, 0.4, 0.2),
-    (dense_example, 0.1, 0.22),
-    (next_example, 0.08, 0.36),
-    (verify_example, 0.02, 0.12),
+    (repeat_example, 0.35, 0.08),
+    (listing_example, 0.37, 0.16),
+    (dense_example, 0.12, 0.22),
+    (next_example, 0.08, 0.38),
+    (verify_example, 0.08, 0.16),
 ]
 
 
@@ -568,6 +577,27 @@ def probe(model, tokenizer, seed=10**6, count=64):
     return {name: round(rate, 3) for name, rate in rates.items()}
 
 
+@torch.no_grad()
+def look_alike(model):
+    """Start every attention head at W_K = W_Q and W_O = W_V^T: it looks for tokens like the present one and adds what
+    it finds as it is, which is half of copying (mimetic initialisation, arXiv 2305.09828)."""
+    for layer in model.model.layers:
+        attention = layer.self_attn
+        attention.k_proj.weight.copy_(attention.q_proj.weight)
+        attention.o_proj.weight.copy_(attention.v_proj.weight.T)
+
+
+def make_optimizers(model, args):
+    """Muon for the matrices inside the layers, AdamW for embeddings and norms."""
+    inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and args.muon]
+    others = [p for p in model.parameters() if not any(p is q for q in inner)]
+    options = {"lr": args.learning_rate, "weight_decay": 0.01}
+    optimizers = [torch.optim.AdamW(others, betas=(0.9, 0.98), **options)]
+    if inner:  # match_rms_adamw: steps as large as AdamW's, so that one rate serves both
+        optimizers.append(torch.optim.Muon(inner, adjust_lr_fn="match_rms_adamw", **options))
+    return optimizers
+
+
 def main(args):
     torch.manual_seed(args.seed)
     torch.set_num_threads(args.threads)
@@ -582,6 +612,7 @@ def main(args):
         num_hidden_layers=args.num_layers,
         num_attention_heads=args.num_heads,
         num_key_value_heads=args.num_heads,
+        head_dim=args.head_dim,
         max_position_embeddings=4096,
         tie_word_embeddings=True,
         pad_token_id=tokenizer.pad_token_id,
@@ -595,7 +626,9 @@ def main(args):
         model = LlamaForCausalLM.from_pretrained(args.init)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    if args.mimetic and not args.init:
+        look_alike(model)
+    optimizers = make_optimizers(model, args)
     data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size, args.easy_share)
     loader = DataLoader(data, batch_size=None, num_workers=args.workers, prefetch_factor=4 if args.workers else None)
     step, tokens, rates, start = 0, 0, {}, time.process_time()
@@ -605,13 +638,14 @@ def main(args):
                 break
             progress = step / args.steps
             decay = 1.0 if progress < 0.45 else 0.1 + 0.45 * (1 + math.cos(math.pi * (progress - 0.45) / 0.55))
-            for group in optimizer.param_groups:
+            for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = args.learning_rate * min(1.0, (step + 1) / 100) * decay
             loss, _, _ = answer_loss(model, ids, labels)
-            optimizer.zero_grad()
+            model.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
                 rates = probe(model, tokenizer)

@@ -37,11 +37,11 @@ def exit_move(message):
 def resolve(move, obs_text):
     """The action text of `move` on the page `obs_text` (compact format).
 
-    Raises LookupError if no line `kind "label" [id]` is there; the first one counts if there are several.
+    Raises LookupError if no line `"label" kind [id]` is there; the first one counts if there are several.
     """
     if move.kind == "exit":
         return format_action(Action("Exit", None, move.argument, ""))
-    name = f'{move.kind} "{move.label}"'
+    name = f'"{move.label}" {move.kind}'
     found = re.search(rf"^{re.escape(name)} \[(\d+)\]", obs_text, re.MULTILINE)
     if found is None:
         raise LookupError(f"no {name} on the page")
