@@ -17,7 +17,6 @@ there, too: which values a model of 0.7 M parameters needs instead of Table 5's 
 
 import asyncio
 import math
-import os
 import random
 import re
 from collections import Counter
@@ -25,18 +24,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-import tyro
+import torch
+import torch.nn.functional as F
 
 import envs
 from common import llm, orm
 from common.errors import TooManyFaults, UsageError
 from common.replay import read_demos
 from common.rollout import Player
-from common.run import Run, run_main
-from common.stats import rollout_metrics, success_metrics
+from common.run import Run, parse_args, run_main
+from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
-
-ROOT = Path(__file__).resolve().parent
 
 
 @dataclass
@@ -89,6 +87,8 @@ class Args:
     """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 1
     """passes over the demonstrations"""
+    sft_batch_size: int = 128
+    """steps per update of the fine-tuning"""
 
     # outcome reward model (Table 6)
     judge: Literal["orm", "env"] = "orm"
@@ -99,6 +99,8 @@ class Args:
     """peak rate; warm-up over a tenth, then cosine"""
     orm_epochs: int = 4
     """passes over the labelled rollouts"""
+    orm_batch_size: int = 128
+    """rollouts per update of the ORM"""
     orm_page_first: bool = False
     """put the page before the instruction in the ORM's prompt (the paper: instruction, actions, page)"""
     orm_lm_weight: float = 0.0
@@ -120,7 +122,7 @@ class Args:
     generator_model: str = "gpt-4o-2024-05-13"
     """model name at that server; its key is read from OPENAI_API_KEY"""
     generator_prompt: Literal[1, 2, 3] = 1
-    """the paper's prompt versions (Figures 18 to 20)"""
+    """which of three prompts, after the paper's versions (Figures 18 to 20)"""
     filter_low: float = 0.05
     """critic filter: keep instructions whose start value is at least this"""
     filter_high: float = 0.75
@@ -148,7 +150,7 @@ class Args:
     critic_learning_rate: float = 1e-6
     """critic's rate"""
     anneal_lr: bool = False
-    """cosine from the actor's rate to a tenth of it over the whole run, after 20 warm-up steps"""
+    """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
     batch_size: int = 128
     """steps (state, action) per update"""
     micro_batch_size: int = 128
@@ -186,9 +188,11 @@ TINY = dict(
     num_demos=400,
     sft_learning_rate=1e-3,
     sft_epochs=6,
+    sft_batch_size=32,
     orm_episodes=1500,
     orm_learning_rate=1e-3,
     orm_epochs=4,
+    orm_batch_size=64,
     orm_page_first=True,
     orm_lm_weight=0.3,
     start_episodes=300,
@@ -202,7 +206,7 @@ TINY = dict(
     anneal_lr=True,
     critic_warmup_epochs=3,
     critic_replay="both",
-    micro_batch_size=32,
+    micro_batch_size=16,
     replay_ratio=1.5,
     eval_tasks=40,
     test_tasks=200,
@@ -216,8 +220,6 @@ def advantages(values, reward, gamma=0.9, lam=0.5):
     values [T]: V of its states; reward: the outcome, paid at the last step; V after the end is 0. Returns [T]:
     A_t = lam (r_t + gamma V_{t+1} - V_t) + (1 - lam) (gamma^{T-t} r_T - V_t).
     """
-    import torch
-
     steps = len(values)
     rewards = torch.zeros_like(values)
     rewards[-1] = reward
@@ -235,8 +237,6 @@ def policy_loss(logprobs, ref_logprobs, advantages, beta):
 
 def critic_loss(value_logits, outcomes):
     """Eq. 7: cross-entropy of V = sigmoid(value_logits) and the trajectory's outcome. [N], [N]; scalar."""
-    import torch.nn.functional as F
-
     return F.binary_cross_entropy_with_logits(value_logits, outcomes.to(value_logits.dtype))
 
 
@@ -252,12 +252,37 @@ def in_confidence_band(perplexity, low=1 / 0.95, high=1 / 0.5):
 
 
 # -------------------------------------------------------------------------------------------------------- the networks
-def make_critic(model_id, state_dict, args):
-    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
-    import torch
+@dataclass
+class Learner:
+    """The networks and their optimisers: what a checkpoint holds."""
 
-    model, _ = llm.load(model_id, args.lora_rank, args.load_in_4bit)
-    model.load_state_dict(state_dict)
+    actor: torch.nn.Module
+    tokenizer: object
+    optimizer: torch.optim.Optimizer | None = None
+    critic: torch.nn.Module | None = None
+    critic_optimizer: torch.optim.Optimizer | None = None
+    orm: torch.nn.Module | None = None
+    orm_optimizer: torch.optim.Optimizer | None = None
+    phase: int = 0
+    updates: int = 0
+
+    def save(self, run, steps):
+        """A checkpoint: actor and ORM as Hugging Face folders, the critic's weights, the optimisers' states."""
+        weights = {"actor": [self.actor, self.tokenizer]}
+        if self.orm is not None:
+            weights["orm"] = [self.orm, self.tokenizer]
+        if self.critic is not None:
+            weights["critic"] = self.critic
+        optimizers = {"actor": self.optimizer, "critic": self.critic_optimizer, "orm": self.orm_optimizer}
+        states = {name: optimizer.state_dict() for name, optimizer in optimizers.items() if optimizer is not None}
+        run.save_checkpoint(steps, weights, states, {"phase": self.phase, "updates": self.updates})
+
+
+def make_critic(actor, args):
+    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
+    model, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+    trained = {name: p.detach() for name, p in actor.named_parameters() if p.requires_grad}
+    model.load_state_dict(trained, strict=False)  # what is not trained is the same base
     head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
@@ -266,23 +291,20 @@ def make_critic(model_id, state_dict, args):
 
 def value_logits(critic, prompts, pad_id):
     """V's logit for each state (prompt token ids): [N]."""
-    import torch
-
     hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
     return critic["head"](last.float()).squeeze(-1)
 
 
 def make_optimizer(model, learning_rate):
-    import torch
-
+    """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
 
 
-def warmup_cosine(progress, floor=0.0):
-    """Factor of the learning rate: up over the first tenth, then a cosine down to `floor`."""
-    return min(1.0, (progress + 1e-3) / 0.1) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+def warmup_cosine(progress, warmup=0.1, floor=0.0):
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+    return min(1.0, (progress + 1e-3) / warmup) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -337,72 +359,60 @@ Give one sentence of reason, then [YES] or [NO]."""
 
 
 # ------------------------------------------------------------------------------------------------ curriculum (sec. 2.1)
-def vary_instructions(env, seeds, rng, args):
+def vary_instructions(env, failures, rng, args):
     """Instructions evolved from failed tasks: list of (text, parent task). By the generator URL, else by `env.vary`."""
     if not args.generator:
-        return [(text, task) for task in seeds for text in env.vary(task, rng)]
-    produced = []
-    for site in sorted({task.site for task in seeds}):
-        given = [task for task in seeds if task.site == site]
-        listing = "\n".join(task.instruction for task in given)
-        reply = ask(args, GENERATION_PROMPTS[args.generator_prompt].format(site=site, tasks=listing))
-        texts = [text.strip() for text in re.findall(r"`+([^`]+)`+", reply)]
-        produced += [(text, rng.choice(given)) for text in texts if text]
-    return produced
+        return [(text, task) for task in rng.choices(failures, k=64) for text in env.vary(task, rng)]
+    one = rng.choice(failures)  # the names in one request must all exist in one world
+    given = [task for task in failures if (task.site, task.seed) == (one.site, one.seed)]
+    given = rng.sample(given, min(10, len(given)))
+    listing = "\n".join(task.instruction for task in given)
+    prompt = GENERATION_PROMPTS[args.generator_prompt].format(site=one.site, tasks=listing)
+    reply = llm.ask(args.generator, args.generator_model, prompt, "--generator")
+    texts = [text.strip() for text in re.findall(r"`+([^`]+)`+", reply)]
+    return [(text, rng.choice(given)) for text in texts if text]
 
 
 def feasible(text, parent, args):
     """Can the instruction be done? The generator's model is asked; without one a rule rejects what its text alone shows
     to be wrong: too long, or one thing named twice."""
     if args.generator:
-        return "[YES]" in ask(args, FEASIBILITY_PROMPT.format(site=parent.site, task=text)).upper()
+        prompt = FEASIBILITY_PROMPT.format(site=parent.site, task=text)
+        return "[YES]" in llm.ask(args.generator, args.generator_model, prompt, "--generator").upper()
     parts = [part.strip() for part in text.split(" and ")]
     return len(text.split()) <= 40 and len(set(parts)) == len(parts)
 
 
-def ask(args, prompt):
-    """One reply of the generator's model. Raises UsageError when the server cannot be reached."""
-    import openai
-
-    key = os.environ.get("OPENAI_API_KEY", "none")  # a server of one's own wants none
-    client = openai.OpenAI(base_url=args.generator, api_key=key, timeout=60, max_retries=3)
-    try:
-        reply = client.chat.completions.create(
-            model=args.generator_model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
-        )
-    except openai.OpenAIError as error:
-        raise UsageError(f"--generator {args.generator}: {error}") from error
-    return reply.choices[0].message.content or ""
-
-
 def new_instructions(env, failures, known, start_value, rng, args, phase):
-    """K new tasks for a phase: evolved from failed instructions, filtered by feasibility and by the critic's value of
-    the start page (`start_value(tasks) -> floats`, or None before there is a critic). Returns (tasks, statistics)."""
+    """K new tasks for a phase: evolved from failed instructions, filtered by the critic's value of the start page
+    (`start_value(tasks) -> floats`, or None before there is a critic), then by feasibility.
+
+    `known` holds (instruction, world) of all tasks so far and grows. Returns (tasks, counts by name): fewer than K
+    after filter_tries candidates for each task wanted.
+    """
     tasks, counts, seen = [], Counter(), set(known)
     tries = args.filter_tries * args.instructions_per_phase
     while len(tasks) < args.instructions_per_phase and counts["candidates"] < tries:
-        seeds = [rng.choice(failures) for _ in range(64)]
-        drawn = vary_instructions(env, seeds, rng, args)
-        if not drawn:
-            break
+        drawn = vary_instructions(env, failures, rng, args)
+        counts["candidates"] += max(1, len(drawn))  # an empty reply is a try, too
         rng.shuffle(drawn)
-        fresh = []
+        candidates = []
         for text, parent in drawn:
-            counts["candidates"] += 1
             if (text, parent.seed) in seen:
                 counts["repeated"] += 1
-            elif not feasible(text, parent, args):
-                counts["infeasible"] += 1
-            else:
-                seen.add((text, parent.seed))  # what the critic turns away now may fit a later phase
-                fresh.append(evolved_task(env, text, parent, f"p{phase}-{counts['candidates']}"))
-        values = start_value(fresh) if start_value is not None and fresh else [None] * len(fresh)
-        for task, value in zip(fresh, values, strict=True):
+                continue
+            seen.add((text, parent.seed))  # what is turned away now may fit a later phase
+            candidates.append(evolved_task(env, text, parent, f"p{phase}-{len(seen)}"))
+        values = start_value(candidates) if start_value is not None and candidates else [None] * len(candidates)
+        for task, value in zip(candidates, values, strict=True):
+            if len(tasks) == args.instructions_per_phase:
+                break
             if value is not None and not args.filter_low <= value <= args.filter_high:
                 counts["too_hard" if value < args.filter_low else "too_easy"] += 1
+            elif not feasible(task.instruction, task, args):
+                counts["infeasible"] += 1
             else:
                 tasks.append(task)
-    tasks = tasks[: args.instructions_per_phase]
     known.update((task.instruction, task.seed) for task in tasks)
     counts["shortfall"] = args.instructions_per_phase - len(tasks)
     return tasks, counts
@@ -421,44 +431,48 @@ def pairs_of(trajectories):
     return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
 
 
-def action_logprobs(actor, tokenizer, pairs, temperature):
-    """Sequence log-probs and perplexities of the pairs' actions under the actor as it is now, one forward pass."""
-    import torch
+def prompt_lengths(pairs):
+    return [len(t.steps[i].prompt_ids) for t, i in pairs]
+
+
+def action_logprobs(actor, tokenizer, pairs, args):
+    """Sequence log-prob and perplexity of each pair's action under the actor as it is now: list of [float, float]."""
 
     def score(batch):
         prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
-        logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, temperature)
+        logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    lengths = [len(t.steps[i].prompt_ids) for t, i in pairs]
-    return llm.map_batches(score, pairs, lengths)
+    return llm.map_batches(score, pairs, prompt_lengths(pairs), args.micro_batch_size)
 
 
-def draw_replay(buffer, actor, tokenizer, limit, rng, args):
-    """Replay under the last actor (section 2.2): a random subset of the successful buffer's actions whose perplexity is
-    in the band, at most `limit`. Returns (pairs, number scored)."""
-    candidates = pairs_of(buffer)
+def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
+    """Replay under the last actor (section 2.2): a random subset of the buffer's actions whose perplexity is in the
+    band, at most `limit`. Returns (pairs, their log-probs, share of the scored actions that was in the band)."""
+    candidates = pairs_of(replay_buffer)
     rng.shuffle(candidates)
     kept, scored = [], 0
-    for start in range(0, len(candidates), 1024):
-        if len(kept) >= limit:
-            break
-        chunk = candidates[start : start + 1024]
-        scores = action_logprobs(actor, tokenizer, chunk, args.temperature)
+    while len(kept) < limit and scored < len(candidates):
+        chunk = candidates[scored : scored + 1024]
+        logprobs, ppl = torch.tensor(action_logprobs(actor, tokenizer, chunk, args)).unbind(dim=1)
+        inside = in_confidence_band(ppl, args.perplexity_low, args.perplexity_high)
+        kept += [(chunk[i], logprobs[i].item()) for i in inside.nonzero().flatten().tolist()]
         scored += len(chunk)
-        band = args.perplexity_low, args.perplexity_high
-        kept += [pair for pair, (_, ppl) in zip(chunk, scores, strict=True) if band[0] <= ppl <= band[1]]
-    return kept[:limit], scored
+    share = len(kept) / max(1, scored)
+    return [pair for pair, _ in kept[:limit]], [logprob for _, logprob in kept[:limit]], share
 
 
 def set_advantages(pairs, critic, pad_id, args):
     """Eq. 15 for the pairs, into their steps' `value` and `advantage`. Only the states that are needed are valued."""
-    import torch
-
-    needed = sorted({(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.items())
-    states = [t.steps[i].prompt_ids for _, (t, i) in needed]
-    values = llm.map_batches(lambda b: value_logits(critic, b, pad_id).sigmoid(), states, [len(s) for s in states])
-    for (_, (trajectory, i)), value in zip(needed, values, strict=True):
+    needed = {(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.values()
+    states = [t.steps[i].prompt_ids for t, i in needed]
+    values = llm.map_batches(
+        lambda batch: value_logits(critic, batch, pad_id).sigmoid(),
+        states,
+        prompt_lengths(needed),
+        args.micro_batch_size,
+    )
+    for (trajectory, i), value in zip(needed, values, strict=True):
         trajectory.steps[i].value = value
     by_trajectory = {}
     for trajectory, i in pairs:
@@ -470,191 +484,230 @@ def set_advantages(pairs, critic, pad_id, args):
             trajectory.steps[i].advantage = advantage[i]
 
 
+def floor_advantages(pairs, logprobs, rng, args):
+    """Floor the advantages and keep only a share of the floored actions, with their log-probs."""
+    kept = []
+    for (trajectory, i), logprob in zip(pairs, logprobs, strict=True):
+        step = trajectory.steps[i]
+        if step.advantage <= args.advantage_floor:
+            step.advantage = args.advantage_floor
+            if rng.random() >= args.floored_keep:
+                continue
+        kept.append(((trajectory, i), logprob))
+    return [pair for pair, _ in kept], [logprob for _, logprob in kept]
+
+
 def update_critic(learner, pairs, epochs, rng, args):
     """Eq. 7 on (state, outcome) pairs; the mean loss."""
-    import torch
+    critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
 
-    critic, optimizer, pad_id = learner.critic, learner.critic_optimizer, learner.tokenizer.pad_token_id
+    def loss_sum(part):
+        logits = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
+        outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
+        return critic_loss(logits, outcomes) * len(part)
+
     critic.train()
     losses = []
     for _ in range(epochs):
-        for batch in llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], args.batch_size, rng):
-            optimizer.zero_grad()
-            for start in range(0, len(batch), args.micro_batch_size):
-                part = [pairs[i] for i in batch[start : start + args.micro_batch_size]]
-                logits = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
-                outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
-                loss = critic_loss(logits, outcomes)
-                (loss * len(part) / len(batch)).backward()
-                losses.append(loss.detach() * len(part))
-            torch.nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
-            optimizer.step()
+        for batch in llm.length_batches(prompt_lengths(pairs), args.batch_size, rng):
+            items = [pairs[i] for i in batch]
+            loss, _ = llm.gradient_step(
+                critic, learner.critic_optimizer, items, loss_sum, len(items), args.micro_batch_size
+            )
+            losses.append(loss)
     critic.eval()
-    return torch.stack(losses).sum().item() / (len(pairs) * epochs) if losses else float("nan")
-
-
-def actor_rate(phase, progress, updates, args):
-    """The actor's learning rate at a share of a phase: constant as in the paper, or annealed over the whole run."""
-    if not args.anneal_lr:
-        return args.learning_rate
-    done = (phase - 1 + progress) / args.num_phases
-    return args.learning_rate * min(1.0, (updates + 1) / 20) * (0.1 + 0.45 * (1 + math.cos(math.pi * done)))
+    return torch.stack(losses).mean().item() if losses else math.nan
 
 
 def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
-    """Eq. 12 on (state, action, advantage) pairs, or maximum likelihood for --loss sft. Returns statistics by name."""
-    import torch
+    """Eq. 12 on (state, action, advantage) pairs, or maximum likelihood for --loss sft. Returns metrics.
 
-    actor, optimizer = learner.actor, learner.optimizer
+    ref_logprobs: log pi_ref of each pair's action, pi_ref being the actor at the start of the phase.
+    """
+    actor, drifts = learner.actor, []
+
+    def loss_sum(part):
+        steps = [pairs[i][0].steps[pairs[i][1]] for i in part]
+        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
+        logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
+        reference = torch.tensor([ref_logprobs[i] for i in part], device=logprobs.device)
+        drifts.append((reference - logprobs.detach()).sum())
+        if args.loss == "sft":  # every pair is of a success
+            return -logprobs.sum()
+        advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
+        return policy_loss(logprobs, reference, advantage, args.beta) * len(part)
+
     actor.train()
-    losses, drifts, norms = [], [], []
-    batches = []
+    losses, norms, batches = [], [], []
     for _ in range(args.actor_epochs):
-        batches += llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], args.batch_size, rng)
+        batches += llm.length_batches(prompt_lengths(pairs), args.batch_size, rng)
     for number, batch in enumerate(batches):
-        for group in optimizer.param_groups:
-            group["lr"] = actor_rate(phase, number / len(batches), learner.updates, args)
-        optimizer.zero_grad()
-        for start in range(0, len(batch), args.micro_batch_size):
-            part = batch[start : start + args.micro_batch_size]
-            steps = [pairs[i][0].steps[pairs[i][1]] for i in part]
-            prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
-            logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
-            logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
-            reference = torch.tensor([ref_logprobs[i] for i in part], device=logprobs.device)
-            if args.loss == "paper":
-                advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
-                loss = policy_loss(logprobs, reference, advantage, args.beta)
-            else:  # every pair is of a success
-                loss = -logprobs.mean()
-            loss = loss * len(part) / len(batch)
-            loss.backward()
-            losses.append(loss.detach())
-            drifts.append((reference - logprobs.detach()).sum())
-        norms.append(torch.nn.utils.clip_grad_norm_(actor.parameters(), 1.0))
-        optimizer.step()
+        done = (phase - 1 + number / len(batches)) / args.num_phases
+        rate = args.learning_rate * (warmup_cosine(done, 0.05, 0.1) if args.anneal_lr else 1.0)
+        for group in learner.optimizer.param_groups:
+            group["lr"] = rate
+        loss, norm = llm.gradient_step(actor, learner.optimizer, batch, loss_sum, len(batch), args.micro_batch_size)
+        losses.append(loss)
+        norms.append(norm)
         learner.updates += 1
     actor.eval()
     if not losses:
         return {}
     return {
-        "losses/policy_loss": torch.stack(losses).sum().item() / len(batches),
+        "losses/policy_loss": torch.stack(losses).mean().item(),
         "losses/ref_minus_new_logprob": torch.stack(drifts).sum().item() / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
-        "charts/learning_rate": optimizer.param_groups[0]["lr"],
+        "charts/learning_rate": rate,
     }
 
 
 def fine_tune(actor, tokenizer, demos, args):
     """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
-    import torch
-
     optimizer = make_optimizer(actor, args.sft_learning_rate)
     pairs, rng = pairs_of(demos), random.Random(args.seed)
-    batch_size = min(args.batch_size, 32) if args.preset == "tiny" else args.batch_size
+
+    def loss_sum(steps):
+        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
+        return -logprobs.sum()
+
     actor.train()
     losses = []
     for epoch in range(args.sft_epochs):
         losses = []
-        batches = llm.length_batches([len(t.steps[i].prompt_ids) for t, i in pairs], batch_size, rng)
+        batches = llm.length_batches(prompt_lengths(pairs), args.sft_batch_size, rng)
         for number, batch in enumerate(batches):
             factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
             for group in optimizer.param_groups:
                 group["lr"] = args.sft_learning_rate * factor
             steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
-            logprobs, mask = llm.token_logprobs(
-                actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps]
-            )
-            loss = -logprobs.sum() / mask.sum()
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(actor.parameters(), 1.0)
-            optimizer.step()
-            losses.append(loss.detach())
+            tokens = sum(len(step.action_ids) for step in steps)
+            losses.append(llm.gradient_step(actor, optimizer, steps, loss_sum, tokens, args.micro_batch_size)[0])
     actor.eval()
-    return torch.stack(losses).mean().item()
+    return torch.stack(losses).mean().item() if losses else math.nan
 
 
-# -------------------------------------------------------------------------------------------------------- the episodes
-ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")
-
-
-def error_type(trajectory):
-    """The paper's four kinds of failure (Figure 3) by rule, the first that fits; None for a success.
-
-    Stuck: out of steps, or the last three actions equal. No attempt: stopped before it had seen a second page. Fail to
-    recover: an action was refused or taken back on the way. Wrong page: it stopped, and the page or answer was wrong.
-    """
-    if trajectory.verdict:
-        return None
-    actions = [step.action for step in trajectory.steps]
-    if trajectory.outcome == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
-        return ERRORS[0]
-    if len({step.observation for step in trajectory.steps}) <= 1:
-        return ERRORS[1]
-    if any(step.error or "go_backward" in step.action for step in trajectory.steps):
-        return ERRORS[2]
-    return ERRORS[3]
-
-
-def summarize(trajectories, prefix):
-    """Success rates with intervals and the shares of the four error types, by metric name."""
-    kinds = Counter(error_type(t) for t in trajectories)
-    errors = {f"{prefix}/error_{kind.replace(' ', '_')}": kinds[kind] / len(trajectories) for kind in ERRORS}
-    return success_metrics(trajectories, prefix) | errors
-
-
+# ------------------------------------------------------------------------------------------- the outcome reward model
 def judge(learner, trajectories, args):
     """The ORM's opinion of each trajectory, P(YES), into its `judged`."""
     prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first)[0] for t in trajectories]
-    for trajectory, score in zip(trajectories, orm.p_yes(learner.judge, learner.tokenizer, prompts), strict=True):
+    scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_size)
+    for trajectory, score in zip(trajectories, scores, strict=True):
         trajectory.judged = score
 
 
 def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
-    prompts, marks = zip(*[orm_prompt(learner.tokenizer, t, args.orm_page_first) for t in labelled], strict=True)
-    size = min(args.batch_size, 64) if args.preset == "tiny" else args.batch_size
+    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first) for t in labelled]
     return orm.train(
-        learner.judge,
+        learner.orm,
         learner.tokenizer,
-        learner.judge_optimizer,
-        prompts,
+        learner.orm_optimizer,
+        [ids for ids, _ in prompts],
         [t.verdict for t in labelled],
-        size,
+        args.orm_batch_size,
         epochs,
         args.seed,
-        marks,
+        [marks for _, marks in prompts],
         args.orm_lm_weight,
         warmup_cosine,
+        args.micro_batch_size,
     )
 
 
+def start_orm(learner, player, train_tasks, labelled, rng, run, args):
+    """Collect labelled rollouts of the SFT policy, as trained, greedy and hotter, and train the ORM on them and on
+    `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
+    learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
+    learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate)
+    rollouts = labelled[:]
+    for temperature, share in ((args.temperature, 0.5), (0.0, 0.2), (1.5 * args.temperature, 0.3)):
+        tasks = draw(train_tasks, int(share * max(0, args.orm_episodes - len(labelled))), rng)
+        played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
+        run.trajectories.append(played)
+        rollouts += played
+    rng.shuffle(rollouts)
+    held = rollouts[: len(rollouts) // 10]
+    with run.timer("training"):
+        loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
+        judge(learner, held, args)
+    return rollouts, {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start")
+
+
+def refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args):
+    """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
+    ORM together with three times as many older ones. Returns all labelled rollouts."""
+    extra = player.play(draw(train_tasks, args.orm_refresh, rng), args.temperature, phase, "refresh", phase)
+    run.trajectories.append(extra)
+    with run.timer("training"):
+        train_orm(learner, extra + rng.sample(labelled, min(len(labelled), 3 * len(extra))), 1, args)
+    return labelled + extra
+
+
 # ------------------------------------------------------------------------------------------------- Algorithm 1 (App. B)
-@dataclass
-class Learner:
-    """The networks and their optimisers: what a checkpoint holds."""
+def draw(tasks, count, rng):
+    """`count` of the tasks at random, none a second time before all have had their turn."""
+    return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
-    actor: object
-    tokenizer: object
-    optimizer: object = None
-    critic: object = None
-    critic_optimizer: object = None
-    judge: object = None
-    judge_optimizer: object = None
-    phase: int = 0
-    updates: int = 0
 
-    def save(self, run, steps):
-        """A checkpoint: actor and ORM as Hugging Face folders, the critic's weights, the optimisers' states."""
-        weights = {"actor": [self.actor, self.tokenizer]}
-        if self.judge is not None:
-            weights["orm"] = [self.judge, self.tokenizer]
-        if self.critic is not None:
-            weights["critic"] = self.critic
-        optimizers = {"actor": self.optimizer, "critic": self.critic_optimizer, "orm": self.judge_optimizer}
-        states = {name: optimizer.state_dict() for name, optimizer in optimizers.items() if optimizer is not None}
-        run.save_checkpoint(steps, weights, states, {"phase": self.phase, "updates": self.updates})
+def evaluate(player, tasks, name, phase):
+    """Greedy episodes at seeds that are the same for every run; kept in the run's folder."""
+    trajectories = player.play(tasks, 0.0, 1234, name, phase)
+    player.run.trajectories.append(trajectories)
+    return trajectories
+
+
+def start_values(learner, player, tasks, args):
+    """The critic's value of each task's start page, as seen in an earlier episode of the same world."""
+    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
+    pad_id = learner.tokenizer.pad_token_id
+    return llm.map_batches(
+        lambda batch: value_logits(learner.critic, batch, pad_id).sigmoid(),
+        states,
+        [len(state) for state in states],
+        args.micro_batch_size,
+    )
+
+
+def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
+    """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
+    fresh = pairs_of(rollouts)
+    # pi_ref is the actor as it is now
+    reference = [logprob for logprob, _ in action_logprobs(learner.actor, learner.tokenizer, fresh, args)]
+    experience, metrics = [], {}
+    if args.replay:
+        limit = int(args.replay_ratio * len(fresh))
+        experience, old_reference, share = draw_replay(
+            replay_buffer, learner.actor, learner.tokenizer, limit, rng, args
+        )
+        reference += old_reference
+        metrics = {"replay/steps": len(experience), "replay/in_band": share}
+    pairs = fresh + experience
+    if learner.critic is not None:
+        data = pairs
+        if args.replay and args.critic_replay == "both":
+            old = pairs_of(old_rollouts)
+            data = fresh + rng.sample(old, min(len(old), len(fresh)))
+        metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
+        set_advantages(pairs, learner.critic, learner.tokenizer.pad_token_id, args)
+        metrics |= value_metrics(fresh, experience)
+    if args.loss == "paper":
+        pairs, reference = floor_advantages(pairs, reference, rng, args)
+    else:
+        reference = [logprob for (t, _), logprob in zip(pairs, reference, strict=True) if t.reward]
+        pairs = [(t, i) for t, i in pairs if t.reward]
+    return metrics | update_actor(learner, pairs, reference, phase, rng, args)
+
+
+def value_metrics(fresh, experience):
+    """Means of values and advantages, and how well the critic tells this phase's outcomes apart."""
+    values = {won: [t.steps[i].value for t, i in fresh if bool(t.reward) is won] for won in (True, False)}
+    metrics = {"losses/critic_auc": orm.auc(values[True], values[False])}
+    metrics["losses/value_fresh"] = sum(values[True] + values[False]) / max(1, len(fresh))
+    for name, pairs in (("fresh", fresh), ("replay", experience)):
+        if pairs:
+            metrics[f"losses/advantage_{name}"] = sum(t.steps[i].advantage for t, i in pairs) / len(pairs)
+    return metrics
 
 
 def main(args):
@@ -662,8 +715,8 @@ def main(args):
         raise UsageError("--micro-batch-size must be between 1 and --batch-size")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
-    if args.generator:
-        ask(args, "Reply with OK.")  # a wrong URL or key shows now, not after the first hour
+    if args.generator:  # a wrong URL or key shows now, not after the first hour
+        llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
     learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit))
     env = envs.make(
         args.env_id,
@@ -691,15 +744,13 @@ def main(args):
 
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
-    import torch
-
     torch.manual_seed(args.seed)
     rng = random.Random(args.seed)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
     print(f"run folder {run.path}", flush=True)
 
-    # Supervised fine-tuning on demonstrations: the policy that Algorithm 1 starts from.
+    # Line 1: supervised fine-tuning on demonstrations.
     if args.demos:
         demos = read_demos(args.demos, player.prompt, player.encode_action)
     else:
@@ -711,200 +762,81 @@ def train(args, env, run, player, learner):
     with run.timer("training"):
         metrics = {"losses/sft_loss": fine_tune(learner.actor, learner.tokenizer, demos, args)}
     before = evaluate(player, test_tasks, "test before", 0)
-    metrics |= summarize(before, "test_before")
-    print(f"SFT: test success {metrics['test_before/success']:.3f}", flush=True)
+    metrics |= evaluation_metrics(before, "test_before")
+    run.report("SFT", metrics, "test_before/success")
 
     # Lines 2 to 5: the SFT policy on the training instructions; their true verdicts fill buffer and failure set.
-    start = player.play(rng.choices(train_tasks, k=args.start_episodes), args.temperature, args.seed, "start-up")
+    start = player.play(draw(train_tasks, args.start_episodes, rng), args.temperature, args.seed, "start-up")
     for trajectory in start:
         trajectory.reward = float(trajectory.verdict or 0.0)
     run.trajectories.append(start)
-    buffer = [t for t in start if t.reward]
-    failures = [t.task for t in start if not t.reward] or [t.task for t in start]
+    replay_buffer = [t for t in start if t.reward]
+    failure_set = [t.task for t in start if not t.reward] or train_tasks
     known = {(t.instruction, t.seed) for t in train_tasks}
-    old_rollouts = labelled = start + demos
+    old_rollouts, labelled = start, start + demos
     if args.judge == "orm":
         labelled, orm_metrics = start_orm(learner, player, train_tasks, labelled, rng, run, args)
         metrics |= orm_metrics
+        run.report("ORM", metrics, "orm/labelled", "orm_start/accuracy", "orm_start/auc", "orm_start/base_rate")
+    # Line 7: the critic. The actor is the SFT model (line 6).
     if args.loss == "paper" or args.curriculum:
-        learner.critic = make_critic(args.model_id, learner.actor.state_dict(), args)
+        learner.critic = make_critic(learner.actor, args)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate)
         with run.timer("training"):
             metrics["losses/critic_loss"] = update_critic(
-                learner, pairs_of(old_rollouts), args.critic_warmup_epochs, rng, args
+                learner, pairs_of(start + demos), args.critic_warmup_epochs, rng, args
             )
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate)
     run.log({**metrics, "charts/phase": 0}, player.steps)
 
     for phase in range(1, args.num_phases + 1):
-        # New instructions (lines 7 to 10), rolled out and judged (lines 11 to 14).
+        # Lines 9 to 14: new instructions.
         if args.curriculum:
             # There is no trained critic before phase 1 unless it was warmed up.
             has_critic = phase > 1 or args.critic_warmup_epochs > 0
-            values = (lambda tasks: start_values(learner, player, tasks)) if has_critic else None
-            tasks, counts = new_instructions(env, failures, known, values, rng, args, phase)
+            values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
+            tasks, counts = new_instructions(env, failure_set, known, values, rng, args, phase)
         else:
-            tasks, counts = rng.choices(train_tasks, k=args.instructions_per_phase), Counter()
-        fresh = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
-        player.steps += sum(len(t.steps) for t in fresh)
+            tasks, counts = draw(train_tasks, args.instructions_per_phase, rng), Counter()
+        # Lines 15 and 16: rolled out and judged.
+        rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
+        player.steps += sum(len(t.steps) for t in rollouts)
         with run.timer("training"):
-            if learner.judge is not None:
-                judge(learner, fresh, args)
-            for trajectory in fresh:
+            if learner.orm is not None:
+                judge(learner, rollouts, args)
+            for trajectory in rollouts:
                 success = trajectory.judged > 0.5 if args.judge == "orm" else trajectory.verdict
-                trajectory.reward = float(success or 0.0)
-            # Replay, critic and actor (lines 15 to 18).
-            metrics = rollout_metrics(fresh) | orm.judge_metrics(fresh, "orm") | player.metrics()
+                # An agent that never said it was done has not done it.
+                trajectory.reward = float(trajectory.outcome == "exit" and bool(success))
+            metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()
             metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
-            metrics["curriculum/checkable"] = sum(t.task.config is not None for t in fresh) / max(1, len(fresh))
-            metrics |= learn(learner, fresh, buffer, old_rollouts, phase, rng, args)
+            metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
+            # Lines 17 and 18.
+            metrics |= learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args)
         player.version += 1
-        run.trajectories.append(fresh)
-        # Buffer and failure set grow (lines 19, 20).
-        buffer += [t for t in fresh if t.reward]
-        failures = failures + [t.task for t in fresh if not t.reward]
-        old_rollouts = old_rollouts + fresh
-        if args.orm_refresh and learner.judge is not None:
+        run.trajectories.append(rollouts)
+        # Lines 19 and 20.
+        replay_buffer += [t for t in rollouts if t.reward]
+        failure_set = failure_set + [t.task for t in rollouts if not t.reward]
+        old_rollouts = old_rollouts + rollouts
+        if args.orm_refresh and learner.orm is not None:
             labelled = refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args)
-        if eval_tasks:
-            metrics |= summarize(evaluate(player, eval_tasks, "eval", phase), "eval")
+        metrics |= evaluation_metrics(evaluate(player, eval_tasks, "eval", phase), "eval")
         learner.phase = phase
         run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
         learner.save(run, player.steps)
-        print(phase_line(phase, metrics), flush=True)
+        names = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
+        run.report(f"phase {phase}", metrics, *names)
 
     after = evaluate(player, test_tasks, "test after", args.num_phases)
-    if learner.judge is not None:
+    if learner.orm is not None:
         judge(learner, after, args)
-    metrics = summarize(after, "test_after") | orm.judge_metrics(after, "orm_test")
+    metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
-def learn(learner, fresh, buffer, old_rollouts, phase, rng, args):
-    """One phase's update (lines 15 to 18): replay under the last actor, then the critic, then the actor. Metrics."""
-    fresh_pairs, replayed, metrics = pairs_of(fresh), [], {}
-    if args.replay:
-        limit = int(args.replay_ratio * len(fresh_pairs))
-        replayed, scored = draw_replay(buffer, learner.actor, learner.tokenizer, limit, rng, args)
-        metrics |= {"replay/steps": len(replayed), "replay/kept_share": len(replayed) / max(1, scored)}
-    pairs = fresh_pairs + replayed
-    if learner.critic is not None:
-        data = pairs
-        if args.critic_replay == "both":
-            old = pairs_of(old_rollouts)
-            data = fresh_pairs + rng.sample(old, min(len(old), len(fresh_pairs)))
-        metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-        set_advantages(pairs, learner.critic, learner.tokenizer.pad_token_id, args)
-        metrics |= advantage_metrics(fresh_pairs, replayed)
-    if args.loss == "paper":
-        pairs = floor_advantages(pairs, rng, args)
-    else:
-        pairs = [(t, i) for t, i in pairs if t.reward]
-    # pi_ref is the actor as it is now; the same pass serves fresh and replayed steps.
-    reference = [logprob for logprob, _ in action_logprobs(learner.actor, learner.tokenizer, pairs, args.temperature)]
-    return metrics | update_actor(learner, pairs, reference, phase, rng, args)
-
-
-def evaluate(player, tasks, name, phase):
-    """Greedy episodes at seeds that are the same for every run; kept in the run's folder."""
-    trajectories = player.play(tasks, 0.0, 1234, name, phase)
-    player.run.trajectories.append(trajectories)
-    return trajectories
-
-
-def start_values(learner, player, tasks):
-    """The critic's value of each task's start page, as seen in an earlier episode of the same world."""
-    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
-    pad_id = learner.tokenizer.pad_token_id
-    return llm.map_batches(
-        lambda batch: value_logits(learner.critic, batch, pad_id).sigmoid(), states, [len(s) for s in states]
-    )
-
-
-def start_orm(learner, player, train_tasks, labelled, rng, run, args):
-    """Collect labelled rollouts of the SFT policy, as trained, greedy and hotter, and train the ORM on them and on
-    `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
-    learner.judge, tokenizer = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
-    learner.judge_optimizer = make_optimizer(learner.judge, args.orm_learning_rate)
-    rollouts = labelled[:]
-    for temperature, share in ((args.temperature, 0.5), (0.0, 0.2), (1.5 * args.temperature, 0.3)):
-        tasks = rng.choices(train_tasks, k=int(share * max(0, args.orm_episodes - len(labelled))))
-        played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
-        run.trajectories.append(played)
-        rollouts += played
-    rng.shuffle(rollouts)
-    held = rollouts[: max(1, len(rollouts) // 10)]
-    with run.timer("training"):
-        loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
-        judge(learner, held, args)
-    metrics = {"orm/loss": loss, "orm/episodes": len(rollouts)} | orm.judge_metrics(held, "orm_start")
-    print(
-        f"ORM on {len(rollouts)} labelled rollouts: accuracy {metrics['orm_start/accuracy']:.2f},"
-        f" AUC {metrics['orm_start/auc']:.2f}, base rate {metrics['orm_start/base_rate']:.2f}",
-        flush=True,
-    )
-    return rollouts, metrics
-
-
-def refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args):
-    """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
-    ORM together with three times as many older ones. Returns all labelled rollouts."""
-    extra = player.play(rng.choices(train_tasks, k=args.orm_refresh), args.temperature, phase, "refresh", phase)
-    run.trajectories.append(extra)
-    with run.timer("training"):
-        train_orm(learner, extra + rng.sample(labelled, min(len(labelled), 3 * len(extra))), 1, args)
-    return labelled + extra
-
-
-def floor_advantages(pairs, rng, args):
-    """Floor the advantages and keep only a share of the floored actions."""
-    kept = []
-    for trajectory, i in pairs:
-        step = trajectory.steps[i]
-        if step.advantage <= args.advantage_floor:
-            step.advantage = args.advantage_floor
-            if rng.random() >= args.floored_keep:
-                continue
-        kept.append((trajectory, i))
-    return kept
-
-
-def advantage_metrics(fresh, replayed):
-    """Means of values and advantages, and how well the critic told this phase's outcomes apart."""
-    metrics = {}
-    for name, pairs in (("fresh", fresh), ("replay", replayed)):
-        if pairs:
-            metrics[f"losses/advantage_{name}"] = sum(t.steps[i].advantage for t, i in pairs) / len(pairs)
-    metrics["losses/value_fresh"] = sum(t.steps[i].value for t, i in fresh) / max(1, len(fresh))
-    won = [t.steps[i].value for t, i in fresh if t.reward]
-    lost = [t.steps[i].value for t, i in fresh if not t.reward]
-    return metrics | {"losses/critic_auc": orm.auc(won, lost)}
-
-
-def phase_line(phase, metrics):
-    """One line a phase for the terminal."""
-    parts = [
-        f"phase {phase}: reward {metrics['rollout/reward']:.2f}",
-        f"true {metrics['rollout/true_success']:.2f}",
-        f"judge's precision {metrics['orm/precision']:.2f}" if "orm/precision" in metrics else "",
-        f"eval {metrics['eval/success']:.3f}" if "eval/success" in metrics else "",
-        f"loss {metrics.get('losses/policy_loss', float('nan')):.3f}",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
-def parse_args(argv=None):
-    """Two parses: the first reads preset and model, the second has the preset's defaults; a flag always wins."""
-    first = tyro.cli(Args, args=argv)
-    preset = first.preset
-    if preset == "auto":
-        preset = "tiny" if Path(first.model_id).name.startswith("tiny") else "paper"
-    args = tyro.cli(Args, args=argv, default=replace(Args(), **(TINY if preset == "tiny" else {})))
-    return replace(args, preset=preset)
-
-
 if __name__ == "__main__":
-    run_main(main, parse_args())
+    run_main(main, parse_args(Args, {"tiny": TINY}))

@@ -4,7 +4,10 @@ Left padding, stop tokens, masks and the sampling noise live here and nowhere el
 inside the functions that need them, so that `--help` answers at once.
 """
 
+import contextlib
 import hashlib
+import json
+import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +43,8 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if load_in_4bit and device == "cpu":
         raise UsageError("--load-in-4bit needs a GPU: drop the flag or run where torch.cuda.is_available()")
-    options = {"dtype": torch.bfloat16 if device == "cuda" else torch.float32}
+    # weights that are trained stay in float32: an update of 1e-6 is lost in bfloat16
+    options = {"dtype": torch.bfloat16 if device == "cuda" and lora_rank else torch.float32}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
 
@@ -77,6 +81,32 @@ def find_model(model_id):
     if looks_local or os.path.isdir(model_id):
         raise UsageError(f"no model at {model_id!r}: give a folder with a config.json, or a hub id such as owner/name")
     return model_id
+
+
+def ask(url, model, prompt, flag):
+    """One reply of a model behind an OpenAI-compatible API at `url`; its key is read from OPENAI_API_KEY.
+
+    Raises UsageError, naming the command line's `flag`, when the server cannot be reached.
+    """
+    import openai
+
+    key = os.environ.get("OPENAI_API_KEY", "none")  # a server of one's own wants none
+    client = openai.OpenAI(base_url=url, api_key=key, timeout=60, max_retries=3)
+    try:
+        reply = client.chat.completions.create(
+            model=model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
+        )
+    except openai.OpenAIError as error:
+        raise UsageError(f"{flag} {url}: {error}") from error
+    return reply.choices[0].message.content or ""
+
+
+def is_tiny(model_id):
+    """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
+    for path in (Path(model_id), ROOT / model_id):
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads((path / "config.json").read_text()).get("hidden_size", 1 << 20) <= 256
+    return False
 
 
 def stop_ids(model, tokenizer):
@@ -191,20 +221,33 @@ def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
 
 
-def length_batches(lengths, batch_size, rng=None, window=8):
-    """Index batches of like lengths. With `rng` (random.Random): shuffled, then sorted inside windows of `window`
-    batches, so that padding stays small and the order random. Without: longest first, for passes without gradient."""
+def length_batches(lengths, batch_size, rng=None):
+    """Index batches. With `rng` (random.Random): random ones, each sorted by length, so that its micro-batches pad
+    little. Without: of like lengths, longest first, for passes without gradient."""
     order = list(range(len(lengths)))
     if rng is None:
         order.sort(key=lambda i: -lengths[i])
         return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
     rng.shuffle(order)
-    batches = []
-    for start in range(0, len(order), batch_size * window):
-        chunk = sorted(order[start : start + batch_size * window], key=lambda i: lengths[i])
-        batches += [chunk[i : i + batch_size] for i in range(0, len(chunk), batch_size)]
-    rng.shuffle(batches)
-    return batches
+    # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
+    count = math.ceil(len(order) / batch_size)
+    return [sorted(order[i::count], key=lambda i: -lengths[i]) for i in range(count)]
+
+
+def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size):
+    """One optimiser step on the loss `loss_sum(items) / count`, accumulated over micro-batches of the items: the same
+    gradient whatever their size. Clips the gradient's norm to 1. Returns (loss, norm before clipping) as tensors."""
+    import torch
+
+    optimizer.zero_grad()
+    losses = []
+    for start in range(0, len(items), micro_batch_size):
+        loss = loss_sum(items[start : start + micro_batch_size]) / count
+        loss.backward()
+        losses.append(loss.detach())
+    norm = torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], 1.0)
+    optimizer.step()
+    return torch.stack(losses).sum(), norm
 
 
 def map_batches(function, items, lengths, batch_size=64):

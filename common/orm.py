@@ -38,13 +38,25 @@ def p_yes(model, tokenizer, prompts, batch_size=64):
 
 
 def train(
-    model, tokenizer, optimizer, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weight=0.0, schedule=None
+    model,
+    tokenizer,
+    optimizer,
+    prompts,
+    labels,
+    batch_size,
+    epochs,
+    seed,
+    lm_mask=None,
+    lm_weight=0.0,
+    schedule=None,
+    micro_batch_size=16,
 ):
     """Cross-entropy of YES against NO on labelled trajectories.
 
     prompts: token id lists; labels: 0 or 1 each. `lm_mask` (a list of 0/1 lists as long as the prompts) adds a language
-    model loss on the marked tokens, weighted `lm_weight`: what makes a tiny judge read the instruction (docs/webrl.md).
-    `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the last epoch.
+    model loss on the marked tokens, a mean per prompt weighted `lm_weight`: what makes a tiny judge read the
+    instruction (docs/webrl.md). `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the
+    last epoch.
     """
     import torch
     import torch.nn.functional as F
@@ -54,6 +66,23 @@ def train(
     yes, no = answer_ids(tokenizer)
     rng = random.Random(seed)
     rates = [group["lr"] for group in optimizer.param_groups]
+    head = model.get_output_embeddings()
+
+    def loss_sum(rows):
+        """Summed loss of the prompts with these indices."""
+        hidden, lengths = llm.hidden_states(model, [prompts[i] for i in rows], tokenizer.pad_token_id)
+        last = hidden[torch.arange(len(rows), device=hidden.device), lengths - 1]
+        logit = last @ (head.weight[yes] - head.weight[no])
+        target = torch.tensor([float(labels[i]) for i in rows], device=hidden.device)
+        loss = F.binary_cross_entropy_with_logits(logit, target, reduction="sum")
+        if not lm_weight:
+            return loss
+        marked = [(row, c) for row, i in enumerate(rows) for c, mark in enumerate(lm_mask[i]) if mark and c]
+        words = torch.tensor([prompts[rows[row]][c] for row, c in marked], device=hidden.device)
+        share = torch.tensor([1 / sum(lm_mask[rows[row]]) for row, _ in marked], device=hidden.device)
+        logits = head(hidden[[row for row, _ in marked], [c - 1 for _, c in marked]]).float()
+        return loss + lm_weight * (share * F.cross_entropy(logits, words, reduction="none")).sum()
+
     model.train()
     losses = []
     for epoch in range(epochs):
@@ -64,24 +93,8 @@ def train(
                 factor = schedule((epoch + number / len(batches)) / epochs)
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
-            hidden, lengths = llm.hidden_states(model, [prompts[i] for i in batch], tokenizer.pad_token_id)
-            head = model.get_output_embeddings()
-            last = hidden[torch.arange(len(batch), device=hidden.device), lengths - 1]
-            logit = last @ (head.weight[yes] - head.weight[no])
-            target = torch.tensor([float(labels[i]) for i in batch], device=hidden.device)
-            loss = F.binary_cross_entropy_with_logits(logit, target)
-            losses.append(loss.detach())
-            if lm_weight:
-                rows, columns = zip(
-                    *[(r, c) for r, i in enumerate(batch) for c, m in enumerate(lm_mask[i]) if m and c], strict=True
-                )
-                logits = head(hidden[list(rows), [c - 1 for c in columns]]).float()
-                words = torch.tensor([prompts[batch[r]][c] for r, c in zip(rows, columns, strict=True)])
-                loss = loss + lm_weight * F.cross_entropy(logits, words.to(hidden.device))
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
+            loss, _ = llm.gradient_step(model, optimizer, batch, loss_sum, len(batch), micro_batch_size)
+            losses.append(loss)
     model.eval()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate

@@ -173,8 +173,9 @@ class TrajectoryStore:
 def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:
     """A user's demonstrations as trajectories of verdict 1.
 
-    The file is a run's trajectories.jsonl, or JSON lines with "instruction" and "steps", each step with "text" (the
-    page) and "action". `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
+    The file is a run's trajectories.jsonl, of which the successes on training tasks count, or JSON lines with
+    "instruction" and "steps", each step with "text" (the page) and "action".
+    `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
     Raises UsageError with the line that cannot be read.
     """
     try:
@@ -185,11 +186,15 @@ def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:
     for number, line in enumerate(lines, 1):
         try:
             record = json.loads(line)
+            if record.get("verdict", 1.0) != 1.0 or record.get("task", {}).get("split", "train") != "train":
+                continue
             task = Task(**record["task"]) if "task" in record else None
             task = task or Task(f"demo-{number}", "", record["instruction"], len(record["steps"]))
             demo = Trajectory(task, seed=0, attempt=0, reward=1.0, verdict=1.0, policy="demo", outcome="exit")
+            error = ""  # what the step before brought stands on the page of this one
             for step in record["steps"]:
-                obs = {"text": step.get("text") or step["observation"], "error": step.get("error", "")}
+                obs = {"text": step.get("text") or step["observation"], "error": error}
+                error = step.get("error", "")
                 ids = prompt(task.instruction, [s.action_ids for s in demo.steps], obs)
                 demo.steps.append(Step(ids, encode(step["action"]), [], 0, obs["text"], step["action"]))
             demo.final_observation = record.get("final_observation") or demo.steps[-1].observation

@@ -141,15 +141,15 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
     return trajectory
 
 
-async def play_until_sound(env, task, play_once, faults):
-    """`play_once(env, task, attempt)` until it ends without a fault: a Trajectory, or None where the task is dropped.
+async def play_until_sound(env, task, index, play_once, faults):
+    """`play_once(env, task, attempt, index)` until it ends without a fault: a Trajectory; None for a dropped task.
 
     The second hang after the same actions is the agent's own failure, not a fault.
     """
     hung = None
     for attempt in range(MAX_ATTEMPTS):
         try:
-            trajectory = await play_once(env, task, attempt)
+            trajectory = await play_once(env, task, attempt, index)
         except EnvHang as hang:
             if hung is not None and hung == getattr(hang, "actions", None):
                 faults.agent_hangs += 1
@@ -171,8 +171,8 @@ async def play_until_sound(env, task, play_once, faults):
 async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=lambda: True):
     """Play `tasks`, one environment each at a time; the trajectories that ended without a fault, in the tasks' order.
 
-    `play_once(env, task, attempt) -> Trajectory`; `on_done(index, trajectory or None)` reports progress; no episode is
-    begun once `going()` is false.
+    `play_once(env, task, attempt, index) -> Trajectory`, `index` being the place in `tasks`;
+    `on_done(index, trajectory or None)` reports progress; no episode is begun once `going()` is false.
     """
     queue = deque(enumerate(tasks))
     results = [None] * len(tasks)
@@ -180,7 +180,7 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
     async def worker(env):
         while queue and going():
             index, task = queue.popleft()
-            results[index] = await play_until_sound(env, task, play_once, faults)
+            results[index] = await play_until_sound(env, task, index, play_once, faults)
             if on_done is not None:
                 on_done(index, results[index])
 
@@ -252,9 +252,10 @@ class Player:
                     self.model, self.tokenizer, prompts, seeds, temperature, self.max_new_tokens, self.version
                 )
 
-        async def play_once(env, task, attempt):
+        async def play_once(env, task, attempt, index):
             images = self.run.trajectories.add_image
-            return await play(env, task, policy, self.prompt, self.decode, seed, attempt, images)
+            own = llm.seed_of(seed, index)  # a task that occurs twice is played in two ways
+            return await play(env, task, policy, self.prompt, self.decode, own, attempt, images)
 
         policy = BatchedPolicy(generate)
         won, bar = [], tqdm(total=len(tasks), desc=name, unit="ep", leave=False, mininterval=1.0, disable=None)
@@ -299,7 +300,7 @@ class Player:
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
 
-        async def play_once(env, task, attempt):
+        async def play_once(env, task, attempt, index):
             return await demonstrate(env, task, self.prompt, self.encode_action)
 
         policy = BatchedPolicy(None)

@@ -14,13 +14,13 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from common import checkpoint
+from common import checkpoint, llm
 from common.checkpoint import Checkpoint
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.replay import TrajectoryStore, append_lines, truncate
@@ -141,6 +141,11 @@ class Run:
         if self._wandb:
             self._wandb.log(row)  # never step=: wandb would drop rows that come out of order
 
+    def report(self, title: str, metrics: dict[str, Any], *names: str) -> None:
+        """One line on the terminal: the named metrics, those that there are."""
+        shown = [f"{name.replace('/', ' ').replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
+        print(f"{title}: {', '.join(shown)}", flush=True)
+
     def save_checkpoint(self, step: int, weights: dict[str, Any], tensors: dict, state: dict) -> Path:
         """Saves a checkpoint that `create(..., resume=...)` goes on from; see `checkpoint.save` for the arguments."""
         self.timer.metrics()  # charges the time up to now
@@ -194,6 +199,21 @@ def read_metrics(run_path: str | Path) -> list[dict]:
         except ValueError:
             continue
     return rows
+
+
+def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None):
+    """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
+    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own). A flag always wins."""
+    import tyro
+
+    argv = sys.argv[1:] if argv is None else list(argv)
+    silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
+    first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
+    preset = first.preset
+    if preset == "auto":
+        preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
+    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **presets.get(preset, {})))
+    return replace(args, preset=preset)
 
 
 def run_main(main: Callable, *args) -> None:

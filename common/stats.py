@@ -64,13 +64,38 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     return mean_ci([x - y for x, y in zip(a, b, strict=True)], level)
 
 
-def success_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
+ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")
+
+
+def error_type(trajectory) -> str | None:
+    """The kind of failure (WebRL, Figure 3) by rule, the first that fits; None for a success.
+
+    Stuck: out of steps, or the last three actions equal. No attempt: stopped before it had seen a second page. Fail to
+    recover: an action was refused or taken back on the way. Wrong page: it stopped, and the page or answer was wrong.
+    """
+    if trajectory.verdict:
+        return None
+    actions = [step.action for step in trajectory.steps]
+    if trajectory.outcome == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
+        return ERRORS[0]
+    if len({step.observation for step in trajectory.steps}) <= 1:
+        return ERRORS[1]
+    if any(step.error or "go_backward" in step.action for step in trajectory.steps):
+        return ERRORS[2]
+    return ERRORS[3]
+
+
+def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
-    requirements, per required steps (of the oracle), and the mean length. Metrics by name, `prefix/...`."""
+    requirements, per required steps (of the oracle), the mean length, and the shares of the error types. Metrics by
+    name, `prefix/...`; none without trajectories."""
+    if not trajectories:
+        return {}
 
     def rate(group):
         return fmean(t.verdict or 0.0 for t in group)
 
+    errors = [error_type(t) for t in trajectories]
     overall = wilson(sum(t.verdict or 0.0 for t in trajectories), len(trajectories))
     metrics = {f"{prefix}/success": overall.estimate, f"{prefix}/low": overall.low, f"{prefix}/high": overall.high}
     metrics[f"{prefix}/episodes"] = len(trajectories)
@@ -83,7 +108,8 @@ def success_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     for name, key in keys.items():
         for value in sorted({key(t) for t in trajectories}, key=str):
             metrics[f"{prefix}/{name}_{value}"] = rate([t for t in trajectories if key(t) == value])
-    return metrics
+    shares = {f"{prefix}/error_{kind.replace(' ', '_')}": errors.count(kind) / len(errors) for kind in ERRORS}
+    return metrics | shares
 
 
 def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
@@ -93,7 +119,7 @@ def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
     return {
         "rollout/episodes": len(trajectories),
         "rollout/reward": sum(t.reward for t in trajectories) / count,
-        "rollout/true_success": sum(known) / max(1, len(known)),
+        "rollout/true_success": fmean(known) if known else math.nan,
         "rollout/length": len(steps) / count,
         "rollout/truncated": sum(t.outcome == "truncated" for t in trajectories) / count,
         "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),

@@ -52,7 +52,7 @@ def run(envs, tasks, faults, batches=None, lockstep=False):
     batched = policy(batches if batches is not None else [])
     batched.lockstep = lockstep
 
-    async def once(env, task, attempt):
+    async def once(env, task, attempt, index):
         return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 1, attempt)
 
     return asyncio.run(rollout.play_all(envs, tasks, batched, once, faults))
@@ -111,13 +111,13 @@ def test_the_second_hang_after_the_same_actions_is_the_agents_failure():
     hung = next(t for t in played if t.task.task_id == "t1")
     assert hung.verdict in (0.0, 1.0)
 
-    async def hang(env, task, attempt):
+    async def hang(env, task, attempt, index):
         error = EnvHang("hang")
         error.actions, error.trajectory = ["a", "b"], rollout.Trajectory(task, 0, attempt)
         raise error
 
     log = rollout.FaultLog()
-    failed = asyncio.run(rollout.play_until_sound(None, tasks(1)[0], hang, log))
+    failed = asyncio.run(rollout.play_until_sound(None, tasks(1)[0], 0, hang, log))
     assert failed.verdict == 0.0 and log.agent_hangs == 1 and log.faults == 1 and log.dropped == 0
 
 
@@ -138,7 +138,7 @@ def test_an_error_of_the_model_reaches_the_caller():
 
     batched = rollout.BatchedPolicy(broken)
 
-    async def once(env, task, attempt):
+    async def once(env, task, attempt, index):
         return await rollout.play(env, task, batched, lambda i, past, obs: [1], str, 1, attempt)
 
     with pytest.raises(MemoryError):
@@ -148,7 +148,7 @@ def test_an_error_of_the_model_reaches_the_caller():
 def test_prompts_are_made_of_the_actions_own_tokens():
     seen = []
 
-    async def once(env, task, attempt):
+    async def once(env, task, attempt, index):
         def prompt(instruction, past, obs):
             seen.append([list(p) for p in past])
             return [len(past)]
@@ -180,5 +180,5 @@ def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path
     assert player.faults.episodes == 0
 
 
-async def player_once(env, task, attempt):
+async def player_once(env, task, attempt, index):
     return await rollout.play(env, task, None, None, str, 1, attempt)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webrl
+from common import stats
 from common.replay import Step, Trajectory
+from common.run import parse_args
 from envs import Task
 
 values_ = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12)
@@ -126,7 +128,7 @@ def actor_gradient(model, tokenizer, trajectories, args):
     pairs = webrl.pairs_of(trajectories)
     for number, (t, i) in enumerate(pairs):
         t.steps[i].advantage = math.sin(number)
-    reference = [logprob - 0.1 for logprob, _ in webrl.action_logprobs(actor, tokenizer, pairs, 1.0)]
+    reference = [logprob - 0.1 for logprob, _ in webrl.action_logprobs(actor, tokenizer, pairs, args)]
     learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
     webrl.update_actor(learner, pairs, reference, 1, random.Random(0), args)
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
@@ -145,14 +147,12 @@ def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
     args = make_args(perplexity_low=1.0, perplexity_high=500.0)
-    pairs, _ = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
-    assert len(pairs) == 25
-    for _, ppl in webrl.action_logprobs(*tiny, pairs, 1.0):
-        assert 1.0 <= ppl <= 500.0
-    none, scored = webrl.draw_replay(
-        buffer, *tiny, limit=25, rng=rng, args=make_args(perplexity_low=1.0, perplexity_high=1.0001)
-    )
-    assert none == [] and scored == 200
+    pairs, logprobs, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
+    assert len(pairs) == 25 and 25 / 200 <= share <= 1
+    for logprob, (again, ppl) in zip(logprobs, webrl.action_logprobs(*tiny, pairs, args), strict=True):
+        assert 1.0 <= ppl <= 500.0 and logprob == pytest.approx(again, abs=1e-4)
+    narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
+    assert webrl.draw_replay(buffer, *tiny, limit=25, rng=rng, args=narrow) == ([], [], 0.0)
 
 
 def test_values_are_set_where_the_advantage_needs_them(tiny):
@@ -183,7 +183,9 @@ def test_the_floor_keeps_a_share():
     made = trajectory(rng, 300, 0.0)
     for i, step in enumerate(made.steps):
         step.advantage = -0.5 if i % 3 else 0.2
-    kept = webrl.floor_advantages(webrl.pairs_of([made]), rng, make_args(advantage_floor=-0.1, floored_keep=0.33))
+    args = make_args(advantage_floor=-0.1, floored_keep=0.33)
+    kept, logprobs = webrl.floor_advantages(webrl.pairs_of([made]), [float(i) for i in range(300)], rng, args)
+    assert [i for _, i in kept] == logprobs  # a pair keeps its own log-prob
     assert min(s.advantage for s in made.steps) == -0.1
     floored = [1 for t, i in kept if t.steps[i].advantage == -0.1]
     assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
@@ -229,22 +231,26 @@ def test_error_types_follow_their_rules():
             t.steps.append(Step([], [], [], 0, f"page {i if pages else 0}", action, error="no" if i in errors else ""))
         return t
 
-    stuck, attempt, recover, page = webrl.ERRORS
-    assert webrl.error_type(made(["a", "b"], "truncated")) == stuck
-    assert webrl.error_type(made(["a", "b", "b", "b"], "exit")) == stuck
-    assert webrl.error_type(made(["x"], "exit", pages=False)) == attempt
-    assert webrl.error_type(made(["a", "b", "x"], "exit", errors=[1])) == recover
-    assert webrl.error_type(made(["a", "go_backward()", "x"], "exit")) == recover
-    assert webrl.error_type(made(["a", "b", "x"], "exit")) == page
-    assert webrl.error_type(made(["a"], "exit", verdict=1.0)) is None
+    stuck, attempt, recover, page = stats.ERRORS
+    assert stats.error_type(made(["a", "b"], "truncated")) == stuck
+    assert stats.error_type(made(["a", "b", "b", "b"], "exit")) == stuck
+    assert stats.error_type(made(["x"], "exit", pages=False)) == attempt
+    assert stats.error_type(made(["a", "b", "x"], "exit", errors=[1])) == recover
+    assert stats.error_type(made(["a", "go_backward()", "x"], "exit")) == recover
+    assert stats.error_type(made(["a", "b", "x"], "exit")) == page
+    assert stats.error_type(made(["a"], "exit", verdict=1.0)) is None
 
 
 # ----------------------------------------------------------------------------------------------------------- arguments
+def parse(argv):
+    return parse_args(webrl.Args, {"tiny": webrl.TINY}, argv)
+
+
 def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
-    tiny = webrl.parse_args([])
+    tiny = parse([])
     assert tiny.preset == "tiny" and tiny.learning_rate == webrl.TINY["learning_rate"]
-    assert webrl.parse_args(["--learning-rate", "5e-6"]).learning_rate == 5e-6
-    paper = webrl.parse_args(["--model-id", "meta-llama/Llama-3.1-8B"])
+    assert parse(["--learning-rate", "5e-6"]).learning_rate == 5e-6
+    paper = parse(["--model-id", "meta-llama/Llama-3.1-8B"])
     assert (paper.preset, paper.learning_rate, paper.gamma, paper.lam, paper.batch_size) == (
         "paper",
         1e-6,
@@ -253,8 +259,8 @@ def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
         128,
     )
     assert paper.instructions_per_phase == 500 and paper.num_phases == 8 and paper.replay_ratio == 2.0
-    assert webrl.parse_args(["--preset", "paper"]).orm_episodes == 12200
-    assert webrl.parse_args(["--no-replay"]).replay is False
+    assert parse(["--preset", "paper"]).orm_episodes == 12200
+    assert parse(["--no-replay"]).replay is False
 
 
 def test_the_rate_of_success_has_its_interval():
@@ -263,7 +269,7 @@ def test_the_rate_of_success_has_its_interval():
         t.steps = [Step([], [], [], 0, "p", "a"), Step([], [], [], 0, "q", "b")]
         return t
 
-    metrics = webrl.summarize([made(1.0, "shop", 2), made(0.0, "shop", 5), made(1.0, "forum", 8)], "eval")
+    metrics = stats.evaluation_metrics([made(1.0, "shop", 2), made(0.0, "shop", 5), made(1.0, "forum", 8)], "eval")
     assert metrics["eval/success"] == pytest.approx(2 / 3)
     assert metrics["eval/low"] < 2 / 3 < metrics["eval/high"]
     assert (metrics["eval/site_shop"], metrics["eval/site_forum"]) == (0.5, 1.0)
