@@ -48,7 +48,8 @@ class Group:
 
 
 def load(runs: tuple[str, ...]) -> list[Group]:
-    """The runs, grouped by their arguments; a group's label names the arguments in which it differs from others."""
+    """The runs, grouped by their arguments. A group's label is its --exp-name where that tells the groups apart, else
+    the arguments in which it differs from others."""
     settings, seeds = [], {}
     for run in runs:
         file = Path(run) / "args.json"
@@ -57,10 +58,13 @@ def load(runs: tuple[str, ...]) -> list[Group]:
         settings.append({name: value for name, value in known.items() if name not in NO_SETTING})
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     varying = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
+    named = [str(setting.get("exp_name", "run")) for setting in settings]
+    kinds = {(name, *(repr(setting.get(key)) for key in varying)) for name, setting in zip(named, settings)}
     found: dict[str, list[str]] = {}
-    for run, setting in zip(runs, settings):
-        label = ", ".join(f"{name.replace('_', ' ')} {setting.get(name)}" for name in varying)
-        found.setdefault(label or str(setting.get("exp_name", "run")), []).append(run)
+    for run, setting, name in zip(runs, settings, named):
+        if len(kinds) > len(set(named)):
+            name = ", ".join(f"{key.replace('_', ' ')} {setting.get(key)}" for key in varying)
+        found.setdefault(name, []).append(run)
     groups = []
     for (label, members), colour in zip(found.items(), COLOURS * len(found)):
         several = f" ({len(members)} seeds)" if len(members) > 1 else ""
