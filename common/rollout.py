@@ -293,9 +293,9 @@ class Player:
         except BaseException:
             # Ctrl-C can come before the loop has begun the task; it would begin, with a new browser, on the next run.
             self.interrupted = True
+            if all(task.get_coro() is not coroutine for task in asyncio.all_tasks(self.runner.get_loop())):
+                coroutine.close()  # no task was made of it
             raise
-        finally:
-            coroutine.close()  # never awaited where the loop had not begun it
 
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""

@@ -1,5 +1,6 @@
 """The trajectory store: exact round trips, torn lines, a full disk, images."""
 
+import dataclasses
 import errno
 import os
 import subprocess
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import replay
-from common.replay import Step, Trajectory, TrajectoryStore, from_json, to_json, truncate
+from common.errors import UsageError
+from common.replay import Step, Trajectory, TrajectoryStore, from_json, read_demos, to_json, truncate
 from envs import Task
 
 text = st.text(st.characters(), max_size=20)  # lone surrogates, NUL and line separators included
@@ -145,3 +147,34 @@ def test_a_tensor_is_refused_before_anything_is_written(tmp_path):
     with pytest.raises(TypeError, match="object has no place"):
         store.append([episode(0), bad])
     assert store.size == 0
+
+
+def test_demonstrations_are_the_successes_on_training_tasks(tmp_path):
+    store = TrajectoryStore(tmp_path / "t.jsonl")
+    kinds = [(1.0, "train"), (0.0, "train"), (1.0, "test"), (None, "train")]
+    store.append([dataclasses.replace(episode(i), verdict=v) for i, (v, _) in enumerate(kinds)])
+    lines = store.path.read_text().splitlines()
+    moved = [line.replace('"split": "train"', f'"split": "{split}"') for line, (_, split) in zip(lines, kinds)]
+    own = '{"instruction": "mine", "steps": [{"text": "p", "action": "a"}, {"text": "q", "action": "b", "error": "no"}'
+    own += ', {"text": "r", "action": "c"}]}'
+    (tmp_path / "demos.jsonl").write_text("\n".join([*moved, own]))
+    seen = []
+
+    def prompt(instruction, past, obs):
+        seen.append((instruction, len(past), obs["text"], obs["error"]))
+        return [len(past)]
+
+    demos = read_demos(tmp_path / "demos.jsonl", prompt, lambda action: [9])
+    assert [d.task.instruction for d in demos] == ["buy", "mine"]
+    assert all(d.verdict == d.reward == 1.0 for d in demos)
+    assert seen[-3:] == [
+        ("mine", 0, "p", ""),
+        ("mine", 1, "q", ""),
+        ("mine", 2, "r", "no"),
+    ]  # what an action brought is on the next page
+
+
+def test_a_line_that_is_no_demonstration_is_named(tmp_path):
+    (tmp_path / "demos.jsonl").write_text('{"instruction": "x", "steps": []}\n')
+    with pytest.raises(UsageError, match="line 1"):
+        read_demos(tmp_path / "demos.jsonl", lambda *_: [1], lambda _: [2])

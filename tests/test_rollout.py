@@ -182,3 +182,23 @@ def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path
 
 async def player_once(env, task, attempt, index):
     return await rollout.play(env, task, None, None, str, 1, attempt)
+
+
+def test_a_task_that_occurs_twice_is_played_in_two_ways(tmp_path):
+    made = []
+
+    class Policy:
+        def generate(self, model, tokenizer, prompts, seeds, *_):
+            made.extend(seeds)
+            return [Completion([p[0], s % 7], [-0.1, -0.2], 4) for p, s in zip(prompts, seeds, strict=True)]
+
+    twice = [tasks(1)[0]] * 2
+    for _ in range(2):
+        batched = rollout.BatchedPolicy(lambda prompts, seeds: Policy().generate(None, None, prompts, seeds))
+
+        async def once(env, task, attempt, index):
+            own = rollout.llm.seed_of(5, index)
+            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, own, attempt)
+
+        asyncio.run(rollout.play_all([Counter()], twice, batched, once, rollout.FaultLog()))
+    assert len(set(made)) == len(made) / 2  # all differ within a run, and the second run repeats the first
