@@ -152,12 +152,12 @@ def test_a_tensor_is_refused_before_anything_is_written(tmp_path):
 def test_demonstrations_are_the_successes_on_training_tasks(tmp_path):
     store = TrajectoryStore(tmp_path / "t.jsonl")
     kinds = [(1.0, "train"), (0.0, "train"), (1.0, "test"), (None, "train")]
-    store.append([dataclasses.replace(episode(i), verdict=v) for i, (v, _) in enumerate(kinds)])
-    lines = store.path.read_text().splitlines()
-    moved = [line.replace('"split": "train"', f'"split": "{split}"') for line, (_, split) in zip(lines, kinds)]
+    for number, (verdict, split) in enumerate(kinds):
+        task = dataclasses.replace(episode(number).task, split=split)
+        store.append([dataclasses.replace(episode(number), verdict=verdict, task=task)])
     own = '{"instruction": "mine", "steps": [{"text": "p", "action": "a"}, {"text": "q", "action": "b", "error": "no"}'
     own += ', {"text": "r", "action": "c"}]}'
-    (tmp_path / "demos.jsonl").write_text("\n".join([*moved, own]))
+    (tmp_path / "demos.jsonl").write_text(store.path.read_text() + own)
     seen = []
 
     def prompt(instruction, past, obs):
