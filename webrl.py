@@ -160,7 +160,7 @@ class Args:
     critic_epochs: int = 1
     """passes over a phase's data for the critic"""
     critic_warmup_epochs: int = 0
-    """passes over start-up rollouts and demonstrations that the critic gets before phase 1"""
+    """passes over the start-up rollouts that the critic gets before phase 1"""
     critic_replay: Literal["success", "both"] = "success"
     """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or old rollouts of both outcomes"""
 
@@ -185,9 +185,9 @@ class Args:
 TINY = dict(
     max_new_tokens=48,
     page_tokens=400,
-    num_demos=400,
+    num_demos=500,
     sft_learning_rate=1e-3,
-    sft_epochs=6,
+    sft_epochs=3,
     sft_batch_size=32,
     orm_episodes=1500,
     orm_learning_rate=1e-3,
@@ -195,7 +195,7 @@ TINY = dict(
     orm_batch_size=64,
     orm_page_first=True,
     orm_lm_weight=0.3,
-    start_episodes=300,
+    start_episodes=800,
     instructions_per_phase=192,
     num_phases=6,
     gamma=1.0,
@@ -616,12 +616,12 @@ def train_orm(learner, labelled, epochs, args):
 
 
 def start_orm(learner, player, train_tasks, labelled, rng, run, args):
-    """Collect labelled rollouts of the SFT policy, as trained, greedy and hotter, and train the ORM on them and on
+    """Collect labelled rollouts of other policies, the SFT policy greedy and hotter, and train the ORM on them and on
     `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
     learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
     learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate)
     rollouts = labelled[:]
-    for temperature, share in ((args.temperature, 0.5), (0.0, 0.2), (1.5 * args.temperature, 0.3)):
+    for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw(train_tasks, int(share * max(0, args.orm_episodes - len(labelled))), rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         run.trajectories.append(played)
@@ -784,7 +784,7 @@ def train(args, env, run, player, learner):
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate)
         with run.timer("training"):
             metrics["losses/critic_loss"] = update_critic(
-                learner, pairs_of(start + demos), args.critic_warmup_epochs, rng, args
+                learner, pairs_of(old_rollouts), args.critic_warmup_epochs, rng, args
             )
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate)
     run.log({**metrics, "charts/phase": 0}, player.steps)

@@ -1,6 +1,6 @@
 """Make the tiny base language model that lets every script run on a laptop: `python tools/pretrain_tiny.py`.
 
-It trains a Llama of about half a million parameters and its tokenizer from scratch on synthetic text, and writes an
+It trains a Llama of 0.8 million parameters and its tokenizer from scratch on synthetic text, and writes an
 ordinary Hugging Face checkpoint to assets/tiny. The base knows how to copy, to look a label up and to read a value from
 a page in the text format of common/html.py; it has never seen a web site, a task of an environment or a workflow.
 
@@ -10,7 +10,7 @@ What makes so small a model able to point at things (measured, docs/webrl.md):
 - labels of one page share words, so that matching the last word is not enough.
 
 The data are drawn anew for every batch from (seed, batch number): the same command gives the same weights on the same
-machine. About an hour on one core.
+machine. An hour and a half on one core.
 """
 
 import dataclasses
@@ -19,6 +19,7 @@ import json
 import math
 import random
 import re
+import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -662,13 +663,15 @@ def write_card(args, out, parameters, vocab, rates):
     mix = ", ".join(f"{kind.__name__.removesuffix('_example')} {first:.0%} to {last:.0%}" for kind, first, last in MIX)
     settings = {k: v for k, v in dataclasses.asdict(args).items() if k != "out"}
     command = "python tools/pretrain_tiny.py"
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    commit = commit.stdout.strip() or "unknown"
     (out / "README.md").write_text(
         f"""# The tiny base language model
 
 A Llama-style model of {parameters:,} parameters with its own tokenizer of {vocab} tokens, trained from scratch on
 synthetic text. It can copy, look a label up and read a value from a page; it knows no site, no task and no workflow.
 
-- made by `{command}` ({json.dumps(settings)})
+- made by `{command}` at commit {commit} ({json.dumps(settings)})
 - data: {mix} (see the docstrings of `tools/pretrain_tiny.py`), drawn from the seed; answers only in the loss
 - words: all lists of `envs/arena/words.py` (its evaluation words included: a base model knows its language; no task
   holds them in training), `tools/english.txt` and random syllables
