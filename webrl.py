@@ -7,7 +7,7 @@ replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
 sign, weight and scale (docs/webrl.md lists all differences). What Algorithm 1 leaves out of a paper of LLMs and is said
-there, too: which values a model of 0.7 M parameters needs instead of Table 5's (TINY below).
+there, too: which values a model of 0.8 M parameters needs instead of Table 5's (TINY below).
 
     python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
@@ -73,6 +73,8 @@ class Args:
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
+    cpu_threads: int = 0
+    """torch's threads on a CPU; 0: its default. A tiny model is slower with two than with one"""
     max_new_tokens: int = 2048
     """longest action in tokens"""
     page_tokens: int = 12000
@@ -183,12 +185,13 @@ class Args:
 
 # What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
 TINY = dict(
+    cpu_threads=1,
     max_new_tokens=48,
     page_tokens=400,
-    num_demos=500,
+    num_demos=700,
     sft_learning_rate=1e-3,
-    sft_epochs=3,
-    sft_batch_size=32,
+    sft_epochs=2,
+    sft_batch_size=16,
     orm_episodes=1500,
     orm_learning_rate=1e-3,
     orm_epochs=4,
@@ -206,7 +209,7 @@ TINY = dict(
     anneal_lr=True,
     critic_warmup_epochs=3,
     critic_replay="both",
-    micro_batch_size=16,
+    micro_batch_size=8,
     replay_ratio=1.5,
     eval_tasks=40,
     test_tasks=200,
@@ -745,6 +748,8 @@ def main(args):
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
     torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        torch.set_num_threads(args.cpu_threads)
     rng = random.Random(args.seed)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]

@@ -14,6 +14,7 @@ from common.errors import EnvFault, EnvHang, TooManyFaults
 from common.replay import Step, Trajectory
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
+BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins
 FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the last episodes in faults stops the run
 
 
@@ -50,9 +51,9 @@ class FaultLog:
 class BatchedPolicy:
     """Turns single prompts into batches.
 
-    `generate(prompts, seeds) -> list[Completion]` runs in a worker thread, one call at a time. With `lockstep` a batch
-    waits for all active episodes (`enter` and `leave` count them), in the order of their seeds, so that the same run
-    makes the same batches.
+    `generate(prompts, seeds) -> list[Completion]` runs in a worker thread, one call at a time. A batch waits for half
+    of the active episodes (`enter` and `leave` count them): smaller ones cost twice the time an action. With
+    `lockstep` it waits for all, in the order of their seeds, so that the same run makes the same batches.
     """
 
     def __init__(self, generate, lockstep=False):
@@ -80,7 +81,7 @@ class BatchedPolicy:
         return await future
 
     def _start(self):
-        ready = self.waiting and (not self.lockstep or len(self.waiting) >= self.active)
+        ready = self.waiting and len(self.waiting) >= self.active * (1.0 if self.lockstep else BATCH_SHARE)
         if ready and self.running is None:
             self.running = asyncio.create_task(self._run())
 
