@@ -1,5 +1,6 @@
 """The arena's frame: worlds, splits, task texts, the server. (Sites have tests of their own.)"""
 
+import hashlib
 import json
 import random
 import time
@@ -40,6 +41,19 @@ def test_splits_share_no_seed_and_no_word():
     for kind in ("adjective", "noun", "first", "last", "topic", "verb"):
         pools = [set(words.pool(kind, split)) for split in SEEDS]
         assert sum(map(len, pools)) == len(set.union(*pools))
+
+
+# Results in docs/ are of exactly these tasks: a change of any is a new version of the arena, named in every result.
+FROZEN = {"train": "daa4006a54fbf39d", "eval": "b6a76f2cef88cbc2", "test": "b942bc6c5ee8a3a0"}
+
+
+@pytest.mark.parametrize("split", SEEDS)
+def test_tasks_are_those_of_the_results(split):
+    digest = hashlib.sha256()
+    for task in Arena().tasks(split):
+        content = [task.task_id, task.instruction, task.max_steps, task.config]
+        digest.update(json.dumps(content, sort_keys=True).encode())
+    assert digest.hexdigest()[:16] == FROZEN[split]
 
 
 @pytest.mark.parametrize("split", SEEDS)
