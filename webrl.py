@@ -52,7 +52,8 @@ class Args:
     runs_dir: str = "runs"
     """where the run's folder is made"""
     preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: the paper's (Table 5), or those of the tiny model; auto: tiny for assets/tiny, paper for any other"""
+    """defaults: the paper's (Table 5), or those of the tiny model; auto: tiny for a local model of
+    width 256 or less, paper for any other"""
 
     # the environment
     env_id: str = "arena"
@@ -285,7 +286,8 @@ def make_critic(actor, args):
     """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
     model, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
     trained = {name: p.detach() for name, p in actor.named_parameters() if p.requires_grad}
-    model.load_state_dict(trained, strict=False)  # what is not trained is the same base
+    unknown = model.load_state_dict(trained, strict=False).unexpected_keys  # what is not trained is the same base
+    assert not unknown, unknown
     head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
@@ -297,6 +299,15 @@ def value_logits(critic, prompts, pad_id):
     hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
     return critic["head"](last.float()).squeeze(-1)
+
+
+def state_values(critic, prompts, pad_id, args):
+    """V of each state, without gradient: a list of floats."""
+
+    def value(batch):
+        return value_logits(critic, batch, pad_id).sigmoid()
+
+    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_size)
 
 
 def make_optimizer(model, learning_rate):
@@ -653,9 +664,12 @@ def draw(tasks, count, rng):
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
 
-def evaluate(player, tasks, name, phase):
-    """Greedy episodes at seeds that are the same for every run; kept in the run's folder."""
+def evaluate(learner, player, tasks, name, phase, args):
+    """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging); kept in the
+    run's folder."""
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
+    if learner.orm is not None:
+        judge(learner, trajectories, args)
     player.run.trajectories.append(trajectories)
     return trajectories
 
@@ -663,13 +677,7 @@ def evaluate(player, tasks, name, phase):
 def start_values(learner, player, tasks, args):
     """The critic's value of each task's start page, as seen in an earlier episode of the same world."""
     states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
-    pad_id = learner.tokenizer.pad_token_id
-    return llm.map_batches(
-        lambda batch: value_logits(learner.critic, batch, pad_id).sigmoid(),
-        states,
-        [len(state) for state in states],
-        args.micro_batch_size,
-    )
+    return state_values(learner.critic, states, learner.tokenizer.pad_token_id, args)
 
 
 def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
@@ -700,6 +708,12 @@ def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
         reference = [logprob for (t, _), logprob in zip(pairs, reference, strict=True) if t.reward]
         pairs = [(t, i) for t, i in pairs if t.reward]
     return metrics | update_actor(learner, pairs, reference, phase, rng, args)
+
+
+def outcome_reward(trajectory, judged_by):
+    """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
+    success = trajectory.judged > 0.5 if judged_by == "orm" else bool(trajectory.verdict)
+    return float(success and trajectory.outcome == "exit")
 
 
 def value_metrics(fresh, experience):
@@ -766,7 +780,7 @@ def train(args, env, run, player, learner):
     print(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning", flush=True)
     with run.timer("training"):
         metrics = {"losses/sft_loss": fine_tune(learner.actor, learner.tokenizer, demos, args)}
-    before = evaluate(player, test_tasks, "test before", 0)
+    before = evaluate(learner, player, test_tasks, "test before", 0, args)
     metrics |= evaluation_metrics(before, "test_before")
     run.report("SFT", metrics, "test_before/success")
 
@@ -810,9 +824,7 @@ def train(args, env, run, player, learner):
             if learner.orm is not None:
                 judge(learner, rollouts, args)
             for trajectory in rollouts:
-                success = trajectory.judged > 0.5 if args.judge == "orm" else trajectory.verdict
-                # An agent that never said it was done has not done it.
-                trajectory.reward = float(trajectory.outcome == "exit" and bool(success))
+                trajectory.reward = outcome_reward(trajectory, args.judge)
             metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()
             metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
             metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
@@ -826,16 +838,14 @@ def train(args, env, run, player, learner):
         old_rollouts = old_rollouts + rollouts
         if args.orm_refresh and learner.orm is not None:
             labelled = refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args)
-        metrics |= evaluation_metrics(evaluate(player, eval_tasks, "eval", phase), "eval")
+        metrics |= evaluation_metrics(evaluate(learner, player, eval_tasks, "eval", phase, args), "eval")
         learner.phase = phase
         run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
         learner.save(run, player.steps)
         names = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
         run.report(f"phase {phase}", metrics, *names)
 
-    after = evaluate(player, test_tasks, "test after", args.num_phases)
-    if learner.orm is not None:
-        judge(learner, after, args)
+    after = evaluate(learner, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(before, after)

@@ -255,7 +255,7 @@ class Player:
 
         async def play_once(env, task, attempt, index):
             images = self.run.trajectories.add_image
-            own = llm.seed_of(seed, index)  # a task that occurs twice is played in two ways
+            own = seed * 100_000 + index  # a task that occurs twice is played in two ways
             return await play(env, task, policy, self.prompt, self.decode, own, attempt, images)
 
         policy = BatchedPolicy(generate)

@@ -1,5 +1,6 @@
 """webrl.py from end to end as a user runs it: real Chromium, the embedded sites, the committed tiny model."""
 
+import contextlib
 import json
 import os
 import signal
@@ -106,11 +107,14 @@ def kill_chromium(process, runs_dir):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and process.poll() is None:
         if any(runs_dir.glob("*/screenshots/*.png")):
+            killed = 0
             for child in psutil.Process(process.pid).children(recursive=True):
-                command = " ".join(child.cmdline())
-                if "--remote-debugging" in command and "--type=" not in command:
-                    child.kill()  # the browser, and a shell script around it where the distribution has one
-            return True
+                with contextlib.suppress(psutil.NoSuchProcess):  # it went with its parent
+                    command = " ".join(child.cmdline())
+                    if "--remote-debugging" in command and "--type=" not in command:
+                        child.kill()  # the browser, and a shell script around it where the distribution has one
+                        killed += 1
+            return killed > 0
         time.sleep(0.02)
     return False
 

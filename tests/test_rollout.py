@@ -176,7 +176,11 @@ def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path
             patch.setattr(loop, "run_until_complete", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
             with pytest.raises(KeyboardInterrupt):
                 player._wait(waiting)
-        runner.run(asyncio.sleep(0.01))  # the task that was left over runs now, and must find nothing to do
+
+        async def the_rest():  # the task that was left over runs now, and must find nothing to do
+            await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
+
+        runner.run(the_rest())
     assert player.faults.episodes == 0
 
 
@@ -195,8 +199,7 @@ def test_a_task_that_occurs_twice_is_played_in_two_ways():
         batched = rollout.BatchedPolicy(generate)
 
         async def once(env, task, attempt, index):
-            own = rollout.llm.seed_of(5, index)
-            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, own, attempt)
+            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 5 + index, attempt)
 
         asyncio.run(rollout.play_all([Counter()], [tasks(1)[0]] * 2, batched, once, rollout.FaultLog()))
         return made

@@ -191,6 +191,40 @@ def test_the_floor_keeps_a_share():
     assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
 
 
+def test_the_judge_in_force_pays_and_running_out_of_steps_does_not():
+    def made(judged, verdict, outcome="exit"):
+        return Trajectory(Task("a", "shop", "buy", 15), 0, 0, judged=judged, verdict=verdict, outcome=outcome)
+
+    assert webrl.outcome_reward(made(0.9, 0.0), "orm") == 1.0  # a true verdict never corrects the ORM
+    assert webrl.outcome_reward(made(0.2, 1.0), "orm") == 0.0
+    assert webrl.outcome_reward(made(0.2, 1.0), "env") == 1.0
+    assert webrl.outcome_reward(made(0.9, None), "env") == 0.0  # no checker
+    assert webrl.outcome_reward(made(0.9, 1.0, "truncated"), "orm") == 0.0
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_the_critic_begins_as_the_actor(lora_rank):
+    args = make_args(lora_rank=lora_rank)
+    actor, tokenizer = webrl.llm.load(args.model_id, lora_rank)
+    with torch.no_grad():
+        for p in actor.parameters():
+            if p.requires_grad:
+                p += 0.01 * torch.randn_like(p)
+    critic = webrl.make_critic(actor, args)
+    prompts = [tokenizer.encode("Task Instruction: log out\nAction History:\n")]
+    with torch.no_grad():
+        torch.testing.assert_close(
+            webrl.llm.hidden_states(critic["body"], prompts, 0)[0], webrl.llm.hidden_states(actor, prompts, 0)[0]
+        )
+        assert webrl.value_logits(critic, prompts, 0).tolist() == [0.0]  # V = 0.5
+
+
+def test_tasks_are_drawn_in_turn():
+    drawn = webrl.draw(list(range(5)), 12, random.Random(0))
+    assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5))
+    assert webrl.draw(list(range(5)), 0, random.Random(0)) == []
+
+
 # ---------------------------------------------------------------------------------------------------------- curriculum
 class Sites:
     """Instructions are letters and a number; every third one has a checker."""

@@ -156,7 +156,9 @@ def losses(groups: list[Group], x: str, plt):
 
 def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limits):
     """One small panel a metric, every group in each."""
-    names = [name for name in names if any(curve(group, name, x) for group in groups)]
+    lengths = {name: max(len(curve(group, name, x)) for group in groups) for name in names}
+    # a figure logged once is no curve, unless the run has no more than that
+    names = [name for name in names if lengths[name] > (1 if max(lengths.values()) > 1 else 0)]
     if not names:
         return None
     columns = min(3, len(names))

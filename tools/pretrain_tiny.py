@@ -45,8 +45,6 @@ class Args:
     """where the checkpoint goes"""
     easy_share: float = 0.2
     """share of the run over which the easy beginning fades out"""
-    init: str = ""
-    """a checkpoint to go on from, for experiments"""
     seed: int = 1
     """seed of weights and data"""
     steps: int = 11000
@@ -623,11 +621,9 @@ def main(args):
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
     )
     model = LlamaForCausalLM(config)
-    if args.init:
-        model = LlamaForCausalLM.from_pretrained(args.init)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
-    if args.mimetic and not args.init:
+    if args.mimetic:
         look_alike(model)
     optimizers = make_optimizers(model, args)
     data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size, args.easy_share)
