@@ -75,7 +75,8 @@ class Args:
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
-    """torch's threads on a CPU; 0: its default. A tiny model is slower with two than with one"""
+    """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
+    threads inside each operation"""
     max_new_tokens: int = 2048
     """longest action in tokens"""
     page_tokens: int = 12000
@@ -186,7 +187,7 @@ class Args:
 
 # What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
 TINY = dict(
-    cpu_threads=1,
+    cpu_threads=2,
     max_new_tokens=48,
     page_tokens=400,
     num_demos=700,
@@ -480,12 +481,7 @@ def set_advantages(pairs, critic, pad_id, args):
     """Eq. 15 for the pairs, into their steps' `value` and `advantage`. Only the states that are needed are valued."""
     needed = {(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.values()
     states = [t.steps[i].prompt_ids for t, i in needed]
-    values = llm.map_batches(
-        lambda batch: value_logits(critic, batch, pad_id).sigmoid(),
-        states,
-        prompt_lengths(needed),
-        args.micro_batch_size,
-    )
+    values = state_values(critic, states, pad_id, args)
     for (trajectory, i), value in zip(needed, values, strict=True):
         trajectory.steps[i].value = value
     by_trajectory = {}
@@ -570,7 +566,7 @@ def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
         return {}
     return {
         "losses/policy_loss": torch.stack(losses).mean().item(),
-        "losses/ref_minus_new_logprob": torch.stack(drifts).sum().item() / (len(pairs) * args.actor_epochs),
+        "losses/ref_minus_new_logprob": math.fsum(torch.stack(drifts).tolist()) / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
         "charts/learning_rate": rate,
     }
@@ -763,7 +759,7 @@ def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
-        torch.set_num_threads(args.cpu_threads)
+        llm.use_threads(args.cpu_threads)
     rng = random.Random(args.seed)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]

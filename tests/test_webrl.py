@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import webrl
-from common import stats
+from common import llm, stats
 from common.replay import Step, Trajectory
 from common.run import parse_args
 from envs import Task
@@ -134,13 +134,21 @@ def actor_gradient(model, tokenizer, trajectories, args):
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
 
 
-def test_the_gradient_does_not_depend_on_the_micro_batch(tiny):
+def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
     rng = random.Random(1)
     trajectories = [trajectory(rng, rng.randint(1, 4), 1.0) for _ in range(6)]
     whole = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=64))
     for size in (1, 3, 7):
         part = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=size))
         torch.testing.assert_close(part, whole, atol=2e-5, rtol=1e-3)
+    llm.use_threads(3)
+    try:
+        threaded = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=3))
+        again = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=3))
+    finally:
+        llm.use_threads(1)
+    torch.testing.assert_close(threaded, whole, atol=2e-5, rtol=1e-3)
+    assert threaded.equal(again)  # summed in one order, whichever thread was first
 
 
 def test_replay_is_of_successes_in_the_band_and_capped(tiny):

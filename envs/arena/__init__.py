@@ -123,6 +123,7 @@ class Arena:
         self.sites = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         self.format, self.page_tokens, self.count_tokens = format, page_tokens, count_tokens
         self.screenshots = screenshots
+        browser_options["screenshots"] = screenshots
         self._shared, self._is_root = _Shared([site for site, _ in chosen], port, browser_options), True
         self._clear()
 
