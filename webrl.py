@@ -165,6 +165,9 @@ class Args:
     """passes over a phase's data for the critic"""
     critic_warmup_epochs: int = 0
     """passes over the start-up rollouts that the critic gets before phase 1"""
+    critic_first: bool = True
+    """update the critic on a phase's rollouts before it values them (the released code); off: after, so that no
+    advantage comes from a critic that has seen the outcome"""
     critic_replay: Literal["success", "both"] = "success"
     """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or old rollouts of both outcomes"""
 
@@ -210,6 +213,7 @@ TINY = dict(
     critic_learning_rate=1e-3,
     anneal_lr=True,
     critic_warmup_epochs=1,
+    critic_first=False,
     critic_replay="both",
     micro_batch_size=8,
     replay_ratio=1.5,
@@ -695,9 +699,12 @@ def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
         if args.replay and args.critic_replay == "both":
             old = pairs_of(old_rollouts)
             data = fresh + rng.sample(old, min(len(old), len(fresh)))
-        metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
+        if args.critic_first:
+            metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
         set_advantages(pairs, learner.critic, learner.tokenizer.pad_token_id, args)
         metrics |= value_metrics(fresh, experience)
+        if not args.critic_first:
+            metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
     if args.loss == "paper":
         pairs, reference = floor_advantages(pairs, reference, rng, args)
     else:

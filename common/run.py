@@ -222,7 +222,7 @@ def run_main(main: Callable, *args) -> None:
     One line on stderr and exit code 2 for UsageError, 1 for faults that stopped the run and for a full disk, 130 for
     Ctrl-C (SIGTERM does the same), after the script's own `finally` wrote its checkpoint.
     """
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         result = main(*args)
         if inspect.iscoroutine(result):
@@ -233,6 +233,12 @@ def run_main(main: Callable, *args) -> None:
             raise
         print(" ".join(message.split()), file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def _terminate(*_):
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's background job: deaf to Ctrl-C, not to this
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
 
 
 def _ending(error: BaseException) -> tuple[str | None, int]:

@@ -19,9 +19,9 @@ SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start
 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3""".split()
 
 
-def start(tmp_path, *flags):
+def start(tmp_path, *flags, **options):
     command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path), *flags]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
 
 
 def finish(process, seconds=240):
@@ -119,11 +119,16 @@ def kill_chromium(process, runs_dir):
     return False
 
 
-def test_ctrl_c_leaves_a_checkpoint(tmp_path):
-    process = start(tmp_path)
+def in_background():
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell script does for what it starts with `&`
+
+
+@pytest.mark.parametrize("sent, before", [(signal.SIGINT, None), (signal.SIGTERM, in_background)])
+def test_ctrl_c_leaves_a_checkpoint(tmp_path, sent, before):
+    process = start(tmp_path, preexec_fn=before)
     for line in process.stdout:
         if line.startswith("SFT"):
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sent)
             break
     out, err = finish(process)
     assert process.returncode == 130, err

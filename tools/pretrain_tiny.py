@@ -23,6 +23,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -36,6 +37,7 @@ ROOT = Path(__file__).resolve().parent.parent
 import sys
 
 sys.path.insert(0, str(ROOT))
+from common import llm
 from envs.arena import words as arena_words
 
 
@@ -67,8 +69,10 @@ class Args:
     """width of a head"""
     ff_size: int = 256
     """width of the feed-forward layer"""
-    threads: int = 1
-    """torch threads"""
+    init: str = ""
+    """go on from this checkpoint (same sizes and tokenizer) instead of from scratch, without the easy beginning"""
+    threads: int = 2
+    """parts of a batch computed side by side, one thread each"""
     workers: int = 1
     """processes that draw data"""
     probe_every: int = 400
@@ -166,8 +170,11 @@ subscribe top new old profile settings help log out in sort more boards filter a
 FIELDS = """price stock rating status date total author votes comments email phone city bio size color weight board
 category members stars owner""".split()
 MONTHS = """january february march april may june july august september october november december""".split()
-FILLER = """the a of in to for on with and my please user order page item product show open go find by named called its
-set put write make it""".split()
+# Words that mean nothing to a look-up. None of the arena's lists: what is filler here would be passed over as a name
+# there.
+FILLER = """the a of in to for on with and my please user order page item product show me go by its called it that
+this is""".split()
+assert not set(FILLER) & set(arena_words.everything())
 
 
 def random_word(rng):
@@ -272,7 +279,9 @@ class Scribe:
     def details(self):
         """One to three (field, value, text): "price 24", "24 votes" or "by someone"."""
         chosen = []
-        for field in self.rng.sample([*FIELDS, "by"], self.rng.randint(1, 3)):
+        for field in self.rng.sample([*FIELDS, "by"], self.rng.randint(1, 3), counts=[1] * len(FIELDS) + [6]):
+            if field == "by" and any(f == "by" for f, _, _ in chosen):
+                continue
             value = self.phrase(1, 2) if field == "by" else self.value() if self.rng.random() < 0.4 else self.number()
             before = field != "by" and value[0].isdigit() and self.rng.random() < 0.5
             chosen.append((field, value, f"{value} {field}" if before else f"{field} {value}"))
@@ -520,7 +529,7 @@ class Synthetic(Dataset):
         if self.tokenizer is None:
             self.tokenizer = PreTrainedTokenizerFast.from_pretrained(self.tokenizer_dir)
         rng = random.Random(f"{self.seed}-{index}")
-        ease = max(0.0, 1 - index / (self.easy_share * len(self)))
+        ease = max(0.0, 1 - index / (self.easy_share * len(self))) if self.easy_share else 0.0
         kinds = [kind for kind, _, _ in MIX]
         weights = [ease * first + (1 - ease) * last for _, first, last in MIX]
         drawn = rng.choices(kinds, weights, k=8 * self.batch_size)
@@ -599,10 +608,10 @@ def make_optimizers(model, args):
 
 def main(args):
     torch.manual_seed(args.seed)
-    torch.set_num_threads(args.threads)
+    llm.use_threads(args.threads)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer = build_tokenizer()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.init) if args.init else build_tokenizer()
     tokenizer.save_pretrained(out)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -620,14 +629,22 @@ def main(args):
         initializer_range=0.1,  # 0.02 keeps so narrow a model from ever finding the induction circuit
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
     )
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM.from_pretrained(args.init) if args.init else LlamaForCausalLM(config)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
-    if args.mimetic:
+    if args.mimetic and not args.init:
         look_alike(model)
     optimizers = make_optimizers(model, args)
-    data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size, args.easy_share)
+    both = SimpleNamespace(zero_grad=model.zero_grad, step=lambda: [optimizer.step() for optimizer in optimizers])
+    easy_share = 0.0 if args.init else args.easy_share
+    data = Synthetic(str(out), args.seed, args.steps + 8, args.batch_size, easy_share)
     loader = DataLoader(data, batch_size=None, num_workers=args.workers, prefetch_factor=4 if args.workers else None)
+
+    def loss_sum(rows):
+        ids, labels = (torch.stack(part) for part in zip(*rows, strict=True))
+        loss, _, keep = answer_loss(model, ids, labels)
+        return loss * keep.sum()
+
     step, tokens, rates, start = 0, 0, {}, time.process_time()
     for batches in loader:
         for ids, labels in batches:
@@ -637,12 +654,8 @@ def main(args):
             decay = 1.0 if progress < 0.45 else 0.1 + 0.45 * (1 + math.cos(math.pi * (progress - 0.45) / 0.55))
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = args.learning_rate * min(1.0, (step + 1) / 100) * decay
-            loss, _, _ = answer_loss(model, ids, labels)
-            model.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
+            rows, count = list(zip(ids, labels, strict=True)), int((labels[:, 1:] != -100).sum())
+            loss, _ = llm.gradient_step(model, both, rows, loss_sum, count, math.ceil(len(rows) / args.threads))
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
                 rates = probe(model, tokenizer)
@@ -657,7 +670,11 @@ def write_card(args, out, parameters, vocab, rates):
     """The model card: how it was made, what it can do, its hash."""
     digest = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
     mix = ", ".join(f"{kind.__name__.removesuffix('_example')} {first:.0%} to {last:.0%}" for kind, first, last in MIX)
-    settings = {k: v for k, v in dataclasses.asdict(args).items() if k != "out"}
+    settings = {k: v for k, v in dataclasses.asdict(args).items() if k not in ("out", "init")}
+    before = ""
+    if args.init:
+        first = hashlib.sha256((Path(args.init) / "model.safetensors").read_bytes()).hexdigest()
+        before = f", going on (`--init`) from the checkpoint with sha256 `{first}`"
     command = "python tools/pretrain_tiny.py"
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     commit = commit.stdout.strip() or "unknown"
@@ -667,7 +684,7 @@ def write_card(args, out, parameters, vocab, rates):
 A Llama-style model of {parameters:,} parameters with its own tokenizer of {vocab} tokens, trained from scratch on
 synthetic text. It can copy, look a label up and read a value from a page; it knows no site, no task and no workflow.
 
-- made by `{command}` at commit {commit} ({json.dumps(settings)})
+- made by `{command}` at commit {commit} ({json.dumps(settings)}){before}
 - data: {mix} (see the docstrings of `tools/pretrain_tiny.py`), drawn from the seed; answers only in the loss
 - words: all lists of `envs/arena/words.py` (its evaluation words included: a base model knows its language; no task
   holds them in training), `tools/english.txt` and random syllables

@@ -11,7 +11,7 @@ from functools import cached_property
 from envs.arena import words
 
 # Worlds of each split by content seed; the ranges are far apart, so that a seed names its split.
-SEEDS = {"train": range(0, 100), "eval": range(10_000, 10_060), "test": range(20_000, 20_120)}
+SEEDS = {"train": range(0, 250), "eval": range(10_000, 10_060), "test": range(20_000, 20_120)}
 PEOPLE = 10
 
 
