@@ -117,6 +117,9 @@ class Args:
     """phases N"""
     start_episodes: int = 1000
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
+    start_buffer: Literal["rollouts", "both"] = "rollouts"
+    """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
+    demonstrations besides (the authors' runs began with the SFT data)"""
     instructions_per_phase: int = 500
     """new instructions K a phase"""
     curriculum: bool = True
@@ -204,17 +207,18 @@ TINY = dict(
     orm_page_first=True,
     orm_lm_weight=0.3,
     start_episodes=800,
-    instructions_per_phase=192,
-    num_phases=6,
+    instructions_per_phase=256,
+    num_phases=8,
     gamma=1.0,
-    advantage_floor=-0.1,
-    floored_keep=0.33,
-    learning_rate=4e-4,
-    critic_learning_rate=1e-3,
+    advantage_floor=0.0,
+    floored_keep=0.2,
+    learning_rate=3e-4,
+    critic_learning_rate=3e-4,
     anneal_lr=True,
-    critic_warmup_epochs=1,
+    critic_warmup_epochs=2,
     critic_first=False,
     critic_replay="both",
+    batch_size=32,
     micro_batch_size=8,
     replay_ratio=1.5,
     eval_tasks=40,
@@ -792,7 +796,7 @@ def train(args, env, run, player, learner):
     for trajectory in start:
         trajectory.reward = float(trajectory.verdict or 0.0)
     run.trajectories.append(start)
-    replay_buffer = [t for t in start if t.reward]
+    replay_buffer = [t for t in start if t.reward] + (demos if args.start_buffer == "both" else [])
     failure_set = [t.task for t in start if not t.reward] or train_tasks
     known = {(t.instruction, t.seed) for t in train_tasks}
     old_rollouts, labelled = start, start + demos
