@@ -258,7 +258,7 @@ def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size):
             losses.append(loss)  # in the parts' order: the sum does not depend on which thread was first
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
     norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
     return torch.stack(losses).sum(), norm

@@ -621,3 +621,15 @@ async def test_screenshots(session, site):
     await session.reset(f"{site}/page/text")
     assert (await session.screenshot()).startswith(b"\x89PNG")
     assert (await session.screenshot("jpeg")).startswith(b"\xff\xd8")
+
+
+async def test_a_browser_without_screenshots_acts_as_the_others_do(site):
+    browser = await Browser.start(screenshots=False, real_input=True)
+    try:
+        session = await browser.session()
+        seen = await session.reset(f"{site}/page/text")
+        assert seen.url.endswith("/page/text") and not seen.error
+        with pytest.raises(ValueError, match="screenshots=False"):
+            await session.screenshot()
+    finally:
+        await browser.close()

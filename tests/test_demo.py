@@ -72,7 +72,7 @@ def test_a_busy_port_is_one_line(tmp_path):
 
 
 def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
-    process = start(tmp_path, "--orm-refresh", "3", "--screenshots")
+    process = start(tmp_path, "--orm-refresh", "3", "--start-buffer", "both", "--screenshots")
     killed = kill_chromium(process, tmp_path)
     out, err = finish(process)
     assert process.returncode == 0, err

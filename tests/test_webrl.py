@@ -227,6 +227,24 @@ def test_the_critic_begins_as_the_actor(lora_rank):
         assert webrl.value_logits(critic, prompts, 0).tolist() == [0.0]  # V = 0.5
 
 
+@pytest.mark.parametrize("critic_first", [True, False])
+def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_first):
+    """--critic-first: of the critic after its update on this phase's outcomes; otherwise of the one before it."""
+    rng = random.Random(4)
+    rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
+    args = make_args(critic_first=critic_first, replay=False, critic_learning_rate=1e-2, num_phases=1)
+    actor, tokenizer = webrl.llm.load(args.model_id)
+    learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
+    learner.critic = webrl.make_critic(actor, args)  # V = 0.5 everywhere
+    learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate)
+    webrl.learn(learner, rollouts, [], [], 1, rng, args)
+    values = [step.value for t in rollouts for step in t.steps]
+    assert (values == [0.5] * len(values)) is not critic_first
+    after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)
+    assert after != [0.5] * len(after)  # it was updated in both orders
+    assert (values == pytest.approx(after, abs=1e-5)) is critic_first
+
+
 def test_tasks_are_drawn_in_turn():
     drawn = webrl.draw(list(range(5)), 12, random.Random(0))
     assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5))

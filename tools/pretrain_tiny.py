@@ -10,7 +10,7 @@ What makes so small a model able to point at things (measured, docs/webrl.md):
 - labels of one page share words, so that matching the last word is not enough.
 
 The data are drawn anew for every batch from (seed, batch number): the same command gives the same weights on the same
-machine. An hour and a half on one core.
+machine. 40 minutes on two cores. The committed base went on from such a run with `--init`: its card has both commands.
 """
 
 import dataclasses
