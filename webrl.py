@@ -158,6 +158,8 @@ class Args:
     """critic's rate"""
     anneal_lr: bool = False
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
+    adam_eps: float = 1e-8
+    """Adam's epsilon, of all optimisers"""
     batch_size: int = 128
     """steps (state, action) per update"""
     micro_batch_size: int = 128
@@ -194,6 +196,7 @@ class Args:
 # What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
 TINY = dict(
     cpu_threads=2,
+    adam_eps=3e-5,
     max_new_tokens=48,
     page_tokens=400,
     num_demos=700,
@@ -319,10 +322,10 @@ def state_values(critic, prompts, pad_id, args):
     return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_size)
 
 
-def make_optimizer(model, learning_rate):
+def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
+    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
 def warmup_cosine(progress, warmup=0.1, floor=0.0):
@@ -582,7 +585,7 @@ def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
 
 def fine_tune(actor, tokenizer, demos, args):
     """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
-    optimizer = make_optimizer(actor, args.sft_learning_rate)
+    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
     pairs, rng = pairs_of(demos), random.Random(args.seed)
 
     def loss_sum(steps):
@@ -637,7 +640,7 @@ def start_orm(learner, player, train_tasks, labelled, rng, run, args):
     """Collect labelled rollouts of other policies, the SFT policy greedy and hotter, and train the ORM on them and on
     `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
     learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
-    learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate)
+    learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     rollouts = labelled[:]
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw(train_tasks, int(share * max(0, args.orm_episodes - len(labelled))), rng)
@@ -807,12 +810,12 @@ def train(args, env, run, player, learner):
     # Line 7: the critic. The actor is the SFT model (line 6).
     if args.loss == "paper" or args.curriculum:
         learner.critic = make_critic(learner.actor, args)
-        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate)
+        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
         with run.timer("training"):
             metrics["losses/critic_loss"] = update_critic(
                 learner, pairs_of(old_rollouts), args.critic_warmup_epochs, rng, args
             )
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate)
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     run.log({**metrics, "charts/phase": 0}, player.steps)
 
     for phase in range(1, args.num_phases + 1):

@@ -236,7 +236,7 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     actor, tokenizer = webrl.llm.load(args.model_id)
     learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
     learner.critic = webrl.make_critic(actor, args)  # V = 0.5 everywhere
-    learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate)
+    learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
     webrl.learn(learner, rollouts, [], [], 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first

@@ -38,6 +38,7 @@ import sys
 
 sys.path.insert(0, str(ROOT))
 from common import llm
+from envs.arena import forum, shop
 from envs.arena import words as arena_words
 
 
@@ -70,7 +71,8 @@ class Args:
     ff_size: int = 256
     """width of the feed-forward layer"""
     init: str = ""
-    """go on from this checkpoint (same sizes and tokenizer) instead of from scratch, without the easy beginning"""
+    """go on from this checkpoint of the same sizes instead of from scratch, without the easy beginning; words that its
+    tokenizer splits and ours does not become new tokens"""
     threads: int = 2
     """parts of a batch computed side by side, one thread each"""
     workers: int = 1
@@ -113,13 +115,24 @@ minutes km distance route january february march april may june july august sept
 tuesday wednesday thursday friday saturday sunday hello thanks please welcome great good bad poor nice love like hate
 buy bought sell sold works broke broken quality value money gift recommend return arrived late early email user name
 title body text reply author member since joined likes followers find show me what how many much who which when where
-in stock there are is the of to from with by on and at for a an not available exist does do did done""".split()
+in stock there are is the of to from with by on and at for a an not available exist does do did done rated said say
+wrote commented subscribed unsubscribed upvoted downvoted activity product products quantity quantities cost gave today
+dearest least most overnight fine cabin""".split()
 
 
 def vocabulary():
     """All words that should be one token, and those the data are drawn from: sorted, without repetition."""
     english = (ROOT / "tools/english.txt").read_text().split()
-    return sorted(set(english) | set(MORE_WORDS) | set(arena_words.everything()))
+    named = {
+        *forum.BOARDS,
+        *shop.CATEGORIES,
+        *shop.CITIES,
+        *shop.COLORS,
+        *shop.ADDRESSES,
+        *shop.SHIPPING,
+        *shop.VERDICTS,
+    }
+    return sorted(set(english) | set(MORE_WORDS) | set(arena_words.everything()) | named)
 
 
 def build_tokenizer():
@@ -595,6 +608,20 @@ def look_alike(model):
         attention.o_proj.weight.copy_(attention.v_proj.weight.T)
 
 
+@torch.no_grad()
+def take_over(model, tokenizer, folder):
+    """Copy the weights of the checkpoint in `folder`; the embedding of a token it does not have stays as it is."""
+    old = LlamaForCausalLM.from_pretrained(folder)
+    rows = PreTrainedTokenizerFast.from_pretrained(folder).get_vocab()
+    embedding = model.get_input_embeddings().weight.clone()
+    for token, row in tokenizer.get_vocab().items():
+        if token in rows:
+            embedding[row] = old.get_input_embeddings().weight[rows[token]]
+    old.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    model.load_state_dict(old.state_dict())
+    model.get_input_embeddings().weight.copy_(embedding)
+
+
 def make_optimizers(model, args):
     """Muon for the matrices inside the layers, AdamW for embeddings and norms."""
     inner = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name and args.muon]
@@ -611,7 +638,7 @@ def main(args):
     llm.use_threads(args.threads)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(args.init) if args.init else build_tokenizer()
+    tokenizer = build_tokenizer()
     tokenizer.save_pretrained(out)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
@@ -629,7 +656,9 @@ def main(args):
         initializer_range=0.1,  # 0.02 keeps so narrow a model from ever finding the induction circuit
         rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
     )
-    model = LlamaForCausalLM.from_pretrained(args.init) if args.init else LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)
+    if args.init:
+        take_over(model, tokenizer, args.init)
     parameters = sum(p.numel() for p in model.parameters())
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
     if args.mimetic and not args.init:
