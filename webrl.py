@@ -159,7 +159,7 @@ class Args:
     anneal_lr: bool = False
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
     adam_eps: float = 1e-8
-    """Adam's epsilon, of all optimisers"""
+    """Adam's epsilon, of all optimisers; larger: words that training never shows keep their embeddings"""
     batch_size: int = 128
     """steps (state, action) per update"""
     micro_batch_size: int = 128
