@@ -6,8 +6,8 @@ critic and by feasibility, rolls the actor out on them, judges the rollouts with
 replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
-sign, weight and scale (docs/webrl.md lists all differences). What Algorithm 1 leaves out of a paper of LLMs and is said
-there, too: which values a model of 0.8 M parameters needs instead of Table 5's (TINY below).
+sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below) and, as the released
+code does, drops negative advantages. docs/webrl.md lists every difference and says why.
 
     python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
@@ -80,7 +80,7 @@ class Args:
     max_new_tokens: int = 2048
     """longest action in tokens"""
     page_tokens: int = 12000
-    """longest page in a prompt in tokens; longer ones are cut, elements kept"""
+    """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
@@ -98,7 +98,8 @@ class Args:
     judge: Literal["orm", "env"] = "orm"
     """who says that an episode succeeded in training: the ORM, or the environment's true verdict"""
     orm_episodes: int = 12200
-    """labelled rollouts on training instructions that the ORM learns from (Table 6: 12.2k)"""
+    """labelled episodes that the ORM learns from (Table 6: 12.2k): the start-up rollouts, the demonstrations, and for
+    the rest rollouts of the SFT policy, greedy and hotter; a tenth is held out"""
     orm_learning_rate: float = 5e-6
     """peak rate; warm-up over a tenth, then cosine"""
     orm_epochs: int = 4
@@ -143,7 +144,8 @@ class Args:
     loss: Literal["paper", "sft"] = "paper"
     """paper: Eq. 12; sft: maximum likelihood on successful trajectories (with --no-curriculum: Filtered BC)"""
     beta: float = 0.1
-    """KL coefficient of Eq. 12 (the paper's main value is not stated; Figure 7 sweeps it)"""
+    """KL coefficient of Eq. 12: the log-ratio it asks for is A / beta, so a larger one moves less (the paper's main
+    value is not stated; Figure 7 sweeps it)"""
     gamma: float = 0.9
     """discount of Eq. 15"""
     lam: float = 0.5
@@ -151,7 +153,7 @@ class Args:
     advantage_floor: float = -math.inf
     """lowest advantage: below it the squared error pushes an action down without bound"""
     floored_keep: float = 1.0
-    """share of the actions at the floor that enters the update"""
+    """share of the actions at the floor that enters the update: at a floor of 0 they only hold the policy in place"""
     learning_rate: float = 1e-6
     """actor's rate"""
     critic_learning_rate: float = 1e-6
@@ -159,10 +161,13 @@ class Args:
     anneal_lr: bool = False
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
     adam_eps: float = 1e-8
-    """Adam's epsilon, of all optimisers; larger: words that training never shows keep their embeddings"""
+    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
+    are"""
+    max_grad_norm: float = 1.0
+    """clip of the norm of Eq. 12's gradient; when it is below most norms, every batch moves the actor equally far"""
     batch_size: int = 128
     """steps (state, action) per update"""
-    micro_batch_size: int = 128
+    micro_batch_size: int = 1
     """steps per forward pass: smaller needs less memory and gives the same gradient"""
     actor_epochs: int = 1
     """passes over a phase's data for the actor"""
@@ -174,7 +179,8 @@ class Args:
     """update the critic on a phase's rollouts before it values them (the released code); off: after, so that no
     advantage comes from a critic that has seen the outcome"""
     critic_replay: Literal["success", "both"] = "success"
-    """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or old rollouts of both outcomes"""
+    """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or as many steps of old rollouts of
+    both outcomes"""
 
     # replay (section 2.2)
     replay: bool = True
@@ -188,7 +194,7 @@ class Args:
 
     # evaluation
     eval_tasks: int = 165
-    """tasks of the eval split played after every phase, greedily"""
+    """tasks of the eval split played after every phase, greedily (165: WebArena-Lite has as many)"""
     test_tasks: int = 165
     """tasks of the test split played at the start and at the end, greedily"""
 
@@ -199,31 +205,33 @@ TINY = dict(
     adam_eps=3e-5,
     max_new_tokens=48,
     page_tokens=400,
-    num_demos=200,
+    num_demos=600,
     sft_learning_rate=1e-3,
-    sft_epochs=8,
+    sft_epochs=2,
     sft_batch_size=16,
-    orm_episodes=1600,
+    orm_episodes=1800,
     orm_learning_rate=1e-3,
     orm_epochs=4,
     orm_batch_size=64,
     orm_page_first=True,
     orm_lm_weight=0.3,
-    start_episodes=600,
+    start_episodes=400,
     start_buffer="both",
     instructions_per_phase=256,
-    num_phases=8,
+    num_phases=6,
     gamma=1.0,
-    advantage_floor=-0.1,
-    floored_keep=0.33,
+    advantage_floor=0.0,
+    floored_keep=0.2,
     learning_rate=2e-4,
     critic_learning_rate=3e-4,
     anneal_lr=True,
     critic_warmup_epochs=2,
     critic_first=False,
     critic_replay="both",
-    batch_size=64,
+    max_grad_norm=0.1,
+    batch_size=16,
     micro_batch_size=8,
+    actor_epochs=4,
     replay_ratio=1.5,
     eval_tasks=40,
     test_tasks=200,
@@ -331,7 +339,22 @@ def make_optimizer(model, learning_rate, args):
 
 def warmup_cosine(progress, warmup=0.1, floor=0.0):
     """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
-    return min(1.0, (progress + 1e-3) / warmup) * (floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * progress)))
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def mean_loss(losses, what):
+    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
+    mean = torch.stack(losses).mean().item() if losses else math.nan
+    if losses and not math.isfinite(mean):
+        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
+    return mean
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -405,7 +428,8 @@ def feasible(text, parent, args):
     to be wrong: too long, or one thing named twice."""
     if args.generator:
         prompt = FEASIBILITY_PROMPT.format(site=parent.site, task=text)
-        return "[YES]" in llm.ask(args.generator, args.generator_model, prompt, "--generator").upper()
+        reply = llm.ask(args.generator, args.generator_model, prompt, "--generator")
+        return re.findall(r"\[(YES|NO)\]", reply.upper())[-1:] == ["YES"]  # the last: some repeat the question first
     parts = [part.strip() for part in text.split(" and ")]
     return len(text.split()) <= 40 and len(set(parts)) == len(parts)
 
@@ -414,8 +438,8 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     """K new tasks for a phase: evolved from failed instructions, filtered by the critic's value of the start page
     (`start_value(tasks) -> floats`, or None before there is a critic), then by feasibility.
 
-    `known` holds (instruction, world) of all tasks so far and grows. Returns (tasks, counts by name): fewer than K
-    after filter_tries candidates for each task wanted.
+    `known` holds (instruction, site, seed of its world) of all tasks so far and grows. Returns (tasks, counts by name):
+    fewer than K after filter_tries candidates for each task wanted.
     """
     tasks, counts, seen = [], Counter(), set(known)
     tries = args.filter_tries * args.instructions_per_phase
@@ -425,10 +449,10 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
         rng.shuffle(drawn)
         candidates = []
         for text, parent in drawn:
-            if (text, parent.seed) in seen:
+            if (text, parent.site, parent.seed) in seen:
                 counts["repeated"] += 1
                 continue
-            seen.add((text, parent.seed))  # what is turned away now may fit a later phase
+            seen.add((text, parent.site, parent.seed))  # what is turned away now may fit a later phase
             candidates.append(evolved_task(env, text, parent, f"p{phase}-{len(seen)}"))
         values = start_value(candidates) if start_value is not None and candidates else [None] * len(candidates)
         for task, value in zip(candidates, values, strict=True):
@@ -440,7 +464,7 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
                 counts["infeasible"] += 1
             else:
                 tasks.append(task)
-    known.update((task.instruction, task.seed) for task in tasks)
+    known.update((task.instruction, task.site, task.seed) for task in tasks)
     counts["shortfall"] = args.instructions_per_phase - len(tasks)
     return tasks, counts
 
@@ -462,31 +486,34 @@ def prompt_lengths(pairs):
     return [len(t.steps[i].prompt_ids) for t, i in pairs]
 
 
-def action_logprobs(actor, tokenizer, pairs, args):
-    """Sequence log-prob and perplexity of each pair's action under the actor as it is now: list of [float, float]."""
+def set_ref_logprobs(pairs, actor, tokenizer, args):
+    """log pi_ref(a | s, I) of the pairs' actions into their steps' `ref_logprob`: pi_ref is the actor as it is now, at
+    the start of a phase. Returns the actions' perplexities."""
 
     def score(batch):
         prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
         logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    return llm.map_batches(score, pairs, prompt_lengths(pairs), args.micro_batch_size)
+    scores = llm.map_batches(score, pairs, prompt_lengths(pairs), args.micro_batch_size)
+    for (trajectory, i), (logprob, _) in zip(pairs, scores, strict=True):
+        trajectory.steps[i].ref_logprob = logprob
+    return [ppl for _, ppl in scores]
 
 
 def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
     """Replay under the last actor (section 2.2): a random subset of the buffer's actions whose perplexity is in the
-    band, at most `limit`. Returns (pairs, their log-probs, share of the scored actions that was in the band)."""
+    band, at most `limit`. Returns (pairs, share of the scored actions that was in the band)."""
     candidates = pairs_of(replay_buffer)
     rng.shuffle(candidates)
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
         chunk = candidates[scored : scored + 1024]
-        logprobs, ppl = torch.tensor(action_logprobs(actor, tokenizer, chunk, args)).unbind(dim=1)
+        ppl = torch.tensor(set_ref_logprobs(chunk, actor, tokenizer, args))
         inside = in_confidence_band(ppl, args.perplexity_low, args.perplexity_high)
-        kept += [(chunk[i], logprobs[i].item()) for i in inside.nonzero().flatten().tolist()]
+        kept += [chunk[i] for i in inside.nonzero().flatten().tolist()]
         scored += len(chunk)
-    share = len(kept) / max(1, scored)
-    return [pair for pair, _ in kept[:limit]], [logprob for _, logprob in kept[:limit]], share
+    return kept[:limit], len(kept) / max(1, scored)
 
 
 def set_advantages(pairs, critic, pad_id, args):
@@ -506,17 +533,16 @@ def set_advantages(pairs, critic, pad_id, args):
             trajectory.steps[i].advantage = advantage[i]
 
 
-def floor_advantages(pairs, logprobs, rng, args):
-    """Floor the advantages and keep only a share of the floored actions, with their log-probs."""
+def floor_advantages(pairs, rng, args):
+    """Floor the advantages and keep only a share of the floored actions."""
     kept = []
-    for (trajectory, i), logprob in zip(pairs, logprobs, strict=True):
+    for trajectory, i in pairs:
         step = trajectory.steps[i]
-        if step.advantage <= args.advantage_floor:
-            step.advantage = args.advantage_floor
-            if rng.random() >= args.floored_keep:
-                continue
-        kept.append(((trajectory, i), logprob))
-    return [pair for pair, _ in kept], [logprob for _, logprob in kept]
+        floored = step.advantage <= args.advantage_floor
+        step.advantage = max(step.advantage, args.advantage_floor)
+        if not floored or rng.random() < args.floored_keep:
+            kept.append((trajectory, i))
+    return kept
 
 
 def update_critic(learner, pairs, epochs, rng, args):
@@ -533,32 +559,26 @@ def update_critic(learner, pairs, epochs, rng, args):
     for _ in range(epochs):
         for batch in llm.length_batches(prompt_lengths(pairs), args.batch_size, rng):
             items = [pairs[i] for i in batch]
-            loss, _ = llm.gradient_step(
-                critic, learner.critic_optimizer, items, loss_sum, len(items), args.micro_batch_size
-            )
-            losses.append(loss)
+            optimizer = learner.critic_optimizer
+            losses.append(llm.gradient_step(critic, optimizer, items, loss_sum, len(items), args.micro_batch_size)[0])
     critic.eval()
-    return torch.stack(losses).mean().item() if losses else math.nan
+    return mean_loss(losses, "critic")
 
 
-def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
-    """Eq. 12 on (state, action, advantage) pairs, or maximum likelihood for --loss sft. Returns metrics.
-
-    ref_logprobs: log pi_ref of each pair's action, pi_ref being the actor at the start of the phase.
-    """
+def update_actor(learner, pairs, phase, rng, args):
+    """Eq. 12 on (state, action, advantage, log pi_ref) of the pairs, or maximum likelihood for --loss sft. Metrics."""
     actor, drifts = learner.actor, []
 
-    def loss_sum(part):
-        steps = [pairs[i][0].steps[pairs[i][1]] for i in part]
+    def loss_sum(steps):
         prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
         logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
-        reference = torch.tensor([ref_logprobs[i] for i in part], device=logprobs.device)
+        reference = torch.tensor([s.ref_logprob for s in steps], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum())
         if args.loss == "sft":  # every pair is of a success
             return -logprobs.sum()
         advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
-        return policy_loss(logprobs, reference, advantage, args.beta) * len(part)
+        return policy_loss(logprobs, reference, advantage, args.beta) * len(steps)
 
     actor.train()
     losses, norms, batches = [], [], []
@@ -567,9 +587,11 @@ def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
     for number, batch in enumerate(batches):
         done = (phase - 1 + number / len(batches)) / args.num_phases
         rate = args.learning_rate * (warmup_cosine(done, 0.05, 0.1) if args.anneal_lr else 1.0)
-        for group in learner.optimizer.param_groups:
-            group["lr"] = rate
-        loss, norm = llm.gradient_step(actor, learner.optimizer, batch, loss_sum, len(batch), args.micro_batch_size)
+        set_learning_rate(learner.optimizer, rate)
+        steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
+        loss, norm = llm.gradient_step(
+            actor, learner.optimizer, steps, loss_sum, len(steps), args.micro_batch_size, args.max_grad_norm
+        )
         losses.append(loss)
         norms.append(norm)
         learner.updates += 1
@@ -577,7 +599,7 @@ def update_actor(learner, pairs, ref_logprobs, phase, rng, args):
     if not losses:
         return {}
     return {
-        "losses/policy_loss": torch.stack(losses).mean().item(),
+        "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/ref_minus_new_logprob": math.fsum(torch.stack(drifts).tolist()) / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
         "charts/learning_rate": rate,
@@ -600,13 +622,12 @@ def fine_tune(actor, tokenizer, demos, args):
         batches = llm.length_batches(prompt_lengths(pairs), args.sft_batch_size, rng)
         for number, batch in enumerate(batches):
             factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
-            for group in optimizer.param_groups:
-                group["lr"] = args.sft_learning_rate * factor
+            set_learning_rate(optimizer, args.sft_learning_rate * factor)
             steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
             tokens = sum(len(step.action_ids) for step in steps)
             losses.append(llm.gradient_step(actor, optimizer, steps, loss_sum, tokens, args.micro_batch_size)[0])
     actor.eval()
-    return torch.stack(losses).mean().item() if losses else math.nan
+    return mean_loss(losses, "SFT")
 
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
@@ -620,21 +641,12 @@ def judge(learner, trajectories, args):
 
 def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
+    labelled = [t for t in labelled if t.verdict is not None]
     prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first) for t in labelled]
-    return orm.train(
-        learner.orm,
-        learner.tokenizer,
-        learner.orm_optimizer,
-        [ids for ids, _ in prompts],
-        [t.verdict for t in labelled],
-        args.orm_batch_size,
-        epochs,
-        args.seed,
-        [marks for _, marks in prompts],
-        args.orm_lm_weight,
-        warmup_cosine,
-        args.micro_batch_size,
-    )
+    ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
+    model, optimizer, verdicts = learner.orm, learner.orm_optimizer, [t.verdict for t in labelled]
+    schedule = (args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine, args.micro_batch_size)
+    return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *schedule)
 
 
 def start_orm(learner, player, train_tasks, labelled, rng, run, args):
@@ -659,7 +671,8 @@ def start_orm(learner, player, train_tasks, labelled, rng, run, args):
 def refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args):
     """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
     ORM together with three times as many older ones. Returns all labelled rollouts."""
-    extra = player.play(draw(train_tasks, args.orm_refresh, rng), args.temperature, phase, "refresh", phase)
+    tasks, seed = draw(train_tasks, args.orm_refresh, rng), args.seed * 1000 + phase
+    extra = player.play(tasks, args.temperature, seed, "refresh", phase)
     run.trajectories.append(extra)
     with run.timer("training"):
         train_orm(learner, extra + rng.sample(labelled, min(len(labelled), 3 * len(extra))), 1, args)
@@ -691,15 +704,11 @@ def start_values(learner, player, tasks, args):
 def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
     fresh = pairs_of(rollouts)
-    # pi_ref is the actor as it is now
-    reference = [logprob for logprob, _ in action_logprobs(learner.actor, learner.tokenizer, fresh, args)]
+    set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
     experience, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
-        experience, old_reference, share = draw_replay(
-            replay_buffer, learner.actor, learner.tokenizer, limit, rng, args
-        )
-        reference += old_reference
+        experience, share = draw_replay(replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
         metrics = {"replay/steps": len(experience), "replay/in_band": share}
     pairs = fresh + experience
     if learner.critic is not None:
@@ -714,11 +723,10 @@ def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
         if not args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
     if args.loss == "paper":
-        pairs, reference = floor_advantages(pairs, reference, rng, args)
+        pairs = floor_advantages(pairs, rng, args)
     else:
-        reference = [logprob for (t, _), logprob in zip(pairs, reference, strict=True) if t.reward]
-        pairs = [(t, i) for t, i in pairs if t.reward]
-    return metrics | update_actor(learner, pairs, reference, phase, rng, args)
+        pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.reward]
+    return metrics | update_actor(learner, pairs, phase, rng, args)
 
 
 def outcome_reward(trajectory, judged_by):
@@ -741,6 +749,8 @@ def value_metrics(fresh, experience):
 def main(args):
     if not 0 < args.micro_batch_size <= args.batch_size:
         raise UsageError("--micro-batch-size must be between 1 and --batch-size")
+    if args.start_episodes < 1:
+        raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     if args.generator:  # a wrong URL or key shows now, not after the first hour
@@ -801,8 +811,8 @@ def train(args, env, run, player, learner):
         trajectory.reward = float(trajectory.verdict or 0.0)
     run.trajectories.append(start)
     replay_buffer = [t for t in start if t.reward] + (demos if args.start_buffer == "both" else [])
-    failure_set = [t.task for t in start if not t.reward] or train_tasks
-    known = {(t.instruction, t.seed) for t in train_tasks}
+    failure_set = [t.task for t in start if not t.reward] or [t.task for t in start]
+    known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     old_rollouts, labelled = start, start + demos
     if args.judge == "orm":
         labelled, orm_metrics = start_orm(learner, player, train_tasks, labelled, rng, run, args)

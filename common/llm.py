@@ -41,6 +41,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
 
     logging.disable_progress_bar()  # the script has its own
     path = find_model(model_id)
+    offline = not os.path.isdir(path) and not hub_answers(path)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if load_in_4bit and device == "cpu":
         raise UsageError("--load-in-4bit needs a GPU: drop the flag or run where torch.cuda.is_available()")
@@ -54,10 +55,11 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
         )
         options["device_map"] = {"": 0}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, **options)
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
+        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
-        raise UsageError(f"cannot load the model {model_id!r}: {str(error).splitlines()[0]}") from error
+        reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
+        raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     if not load_in_4bit:
@@ -82,6 +84,19 @@ def find_model(model_id):
     if looks_local or os.path.isdir(model_id):
         raise UsageError(f"no model at {model_id!r}: give a folder with a config.json, or a hub id such as owner/name")
     return model_id
+
+
+def hub_answers(model_id):
+    """Whether the hub can be reached: one request, without the library's minute of retries."""
+    import huggingface_hub
+
+    try:
+        huggingface_hub.model_info(model_id, timeout=10)
+    except huggingface_hub.errors.HfHubHTTPError:  # it answered: no such model, or none for you
+        return True
+    except Exception:  # of whichever HTTP client the library has by now, or HF_HUB_OFFLINE=1
+        return False
+    return True
 
 
 def ask(url, model, prompt, flag):
@@ -147,6 +162,7 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
             attention_mask=mask,
             max_new_tokens=max_new_tokens,
             do_sample=False,
+            repetition_penalty=1.0,  # some chat models' own setting would sample what nobody scores
             logits_processor=LogitsProcessorList([sampler]),
             eos_token_id=stops,
             pad_token_id=pad,
@@ -235,9 +251,10 @@ def length_batches(lengths, batch_size, rng=None):
     return [sorted(order[i::count], key=lambda i: -lengths[i]) for i in range(count)]
 
 
-def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size):
+def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size, max_norm=1.0):
     """One optimiser step on the loss `loss_sum(items) / count`, accumulated over micro-batches of the items: the same
-    gradient whatever their size. Clips the gradient's norm to 1. Returns (loss, norm before clipping) as tensors."""
+    gradient whatever their size. Clips the gradient's norm to `max_norm`. Returns (loss, norm before clipping), as
+    tensors."""
     import torch
 
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -259,7 +276,7 @@ def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size):
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     optimizer.step()
     return torch.stack(losses).sum(), norm
 

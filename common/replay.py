@@ -21,8 +21,8 @@ class Step:
 
     `prompt_ids` and `action_ids` are token ids, `logprobs` [len(action_ids)] those of the sampling policy, `version`
     counts that policy's updates. `observation` is the page text before the action; `reward` and `error` are what the
-    action brought. `screenshot` is a file name relative to the run's folder. `value` and `advantage` are filled in by
-    the learner, for the record.
+    action brought. `screenshot` is a file name relative to the run's folder. `value`, `advantage` and `ref_logprob`
+    (log pi_ref of the whole action) are the learner's.
     """
 
     prompt_ids: list[int]
@@ -37,6 +37,7 @@ class Step:
     screenshot: str | None = None
     value: float | None = None
     advantage: float | None = None
+    ref_logprob: float | None = None
 
 
 @dataclass
@@ -179,11 +180,13 @@ def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:
     Raises UsageError with the line that cannot be read.
     """
     try:
-        lines = Path(path).read_text().splitlines()
+        lines = Path(path).read_text().split("\n")  # not splitlines: JSON may hold a U+2028
     except OSError as error:
         raise UsageError(f"--demos {path}: {error.strerror}") from error
     demos = []
     for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
         try:
             record = json.loads(line)
             if record.get("verdict", 1.0) != 1.0 or record.get("task", {}).get("split", "train") != "train":

@@ -81,6 +81,7 @@ class BatchedPolicy:
         return await future
 
     def _start(self):
+        self.waiting = [w for w in self.waiting if not w[2].done()]  # after Ctrl-C nobody waits for these
         ready = self.waiting and len(self.waiting) >= self.active * (1.0 if self.lockstep else BATCH_SHARE)
         if ready and self.running is None:
             self.running = asyncio.create_task(self._run())
@@ -310,8 +311,9 @@ class Player:
         return [trajectory for trajectory in played if trajectory.verdict]
 
     def decode(self, ids):
-        """An action's token ids as text, without the stop token."""
-        return self.tokenizer.decode([i for i in ids if i != self.tokenizer.eos_token_id])
+        """An action's token ids as text, without stop tokens."""
+        stops = llm.stop_ids(self.model, self.tokenizer)
+        return self.tokenizer.decode([i for i in ids if i not in stops])
 
     def encode_action(self, text):
         """An action's text as token ids with the stop token: what a policy would have sampled."""

@@ -37,6 +37,7 @@ def finish(process, seconds=240):
     [
         (["--no-such-flag"], "no-such-flag"),
         (["--model-id", "no/such/model/folder"], "no model at"),
+        (["--model-id", "nowhere/model"], "hub cannot be reached"),
         (["--env-id", "nowhere"], "there is no such environment"),
         (["--env-id", "arena/bank"], "the arena's sites are"),
         (["--demos", "missing.jsonl"], "missing.jsonl"),
@@ -45,7 +46,8 @@ def finish(process, seconds=240):
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, flags, says):
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, flags, says):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     process = start(tmp_path, *flags)
     out, err = finish(process)
     assert process.returncode == 2, err

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import webrl
 from common import llm, stats
+from common.errors import UsageError
 from common.replay import Step, Trajectory
 from common.run import parse_args
 from envs import Task
@@ -117,7 +118,8 @@ def trajectory(rng, steps, reward):
 
 def make_args(**changes):
     return webrl.replace(
-        webrl.Args(), **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, "learning_rate": 0.0, **changes}
+        webrl.Args(),
+        **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, "learning_rate": 0.0, "max_grad_norm": 1e9, **changes},
     )
 
 
@@ -128,9 +130,11 @@ def actor_gradient(model, tokenizer, trajectories, args):
     pairs = webrl.pairs_of(trajectories)
     for number, (t, i) in enumerate(pairs):
         t.steps[i].advantage = math.sin(number)
-    reference = [logprob - 0.1 for logprob, _ in webrl.action_logprobs(actor, tokenizer, pairs, args)]
+    webrl.set_ref_logprobs(pairs, actor, tokenizer, args)
+    for t, i in pairs:
+        t.steps[i].ref_logprob -= 0.1
     learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
-    webrl.update_actor(learner, pairs, reference, 1, random.Random(0), args)
+    webrl.update_actor(learner, pairs, 1, random.Random(0), args)
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
 
 
@@ -154,13 +158,53 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
 def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
-    args = make_args(perplexity_low=1.0, perplexity_high=500.0)
-    pairs, logprobs, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
-    assert len(pairs) == 25 and 25 / 200 <= share <= 1
-    for logprob, (again, ppl) in zip(logprobs, webrl.action_logprobs(*tiny, pairs, args), strict=True):
-        assert 1.0 <= ppl <= 500.0 and logprob == pytest.approx(again, abs=1e-4)
+    every = sorted(webrl.set_ref_logprobs(webrl.pairs_of(buffer), *tiny, make_args()))
+    args = make_args(perplexity_low=every[50], perplexity_high=every[150])  # a band that holds half of them
+    pairs, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
+    assert len(pairs) == 25 and share == pytest.approx(101 / 200)  # all were scored
+    references = [t.steps[i].ref_logprob for t, i in pairs]
+    again = webrl.set_ref_logprobs(pairs, *tiny, args)
+    assert all(every[50] - 1e-3 <= ppl <= every[150] + 1e-3 for ppl in again)
+    assert [t.steps[i].ref_logprob for t, i in pairs] == pytest.approx(references, abs=1e-4)
     narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
-    assert webrl.draw_replay(buffer, *tiny, limit=25, rng=rng, args=narrow) == ([], [], 0.0)
+    assert webrl.draw_replay(buffer, *tiny, limit=25, rng=rng, args=narrow) == ([], 0.0)
+
+
+@pytest.mark.parametrize("loss", ["paper", "sft"])
+def test_an_update_moves_the_actions_the_right_way(tiny, loss):
+    """One small step with real gradients: what has a positive advantage (or, for sft, succeeded) becomes likelier."""
+    import copy
+
+    actor, rng = copy.deepcopy(tiny[0]), random.Random(5)
+    trajectories = [trajectory(rng, 3, 1.0), trajectory(rng, 3, 0.0)]
+    pairs = webrl.pairs_of(trajectories)
+    args = make_args(learning_rate=1e-3, actor_epochs=1, loss=loss, batch_size=6)
+    webrl.set_ref_logprobs(pairs, actor, tiny[1], args)
+    for t, i in pairs:
+        t.steps[i].advantage = 0.5 if t.reward else -0.5
+    before = {id(t.steps[i]): t.steps[i].ref_logprob for t, i in pairs}
+    learner = webrl.Learner(actor, tiny[1], webrl.make_optimizer(actor, args.learning_rate, args))
+    kept = [(t, i) for t, i in pairs if t.reward] if loss == "sft" else pairs
+    metrics = webrl.update_actor(learner, kept, 1, rng, args)
+    webrl.set_ref_logprobs(pairs, actor, tiny[1], args)
+    change = {1.0: 0.0, 0.0: 0.0}
+    for t, i in pairs:
+        change[t.reward] += t.steps[i].ref_logprob - before[id(t.steps[i])]
+    assert change[1.0] > 0
+    assert loss == "sft" or change[0.0] < 0
+    assert metrics["losses/grad_norm"] > 0 and learner.updates == 1
+
+
+def test_a_loss_that_is_not_a_number_ends_the_run():
+    with pytest.raises(UsageError, match="critic"):
+        webrl.mean_loss([torch.tensor(1.0), torch.tensor(math.nan)], "critic")
+
+
+def test_the_schedule_reaches_the_rate_and_its_floor():
+    rates = [webrl.warmup_cosine(i / 1000, 0.1, 0.1) for i in range(1001)]
+    assert max(rates) == pytest.approx(1.0) and rates.index(max(rates)) in (99, 100)
+    assert rates[0] < 0.02 and rates[-1] == pytest.approx(0.1)
+    assert rates[:100] == sorted(rates[:100]) and rates[100:] == sorted(rates[100:], reverse=True)
 
 
 def test_values_are_set_where_the_advantage_needs_them(tiny):
@@ -192,8 +236,7 @@ def test_the_floor_keeps_a_share():
     for i, step in enumerate(made.steps):
         step.advantage = -0.5 if i % 3 else 0.2
     args = make_args(advantage_floor=-0.1, floored_keep=0.33)
-    kept, logprobs = webrl.floor_advantages(webrl.pairs_of([made]), [float(i) for i in range(300)], rng, args)
-    assert [i for _, i in kept] == logprobs  # a pair keeps its own log-prob
+    kept = webrl.floor_advantages(webrl.pairs_of([made]), rng, args)
     assert min(s.advantage for s in made.steps) == -0.1
     floored = [1 for t, i in kept if t.steps[i].advantage == -0.1]
     assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
