@@ -30,7 +30,7 @@ import torch.nn.functional as F
 import envs
 from common import llm, orm
 from common.errors import TooManyFaults, UsageError
-from common.replay import read_demos
+from common.replay import read_demos, read_labelled
 from common.rollout import Player
 from common.run import Run, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
@@ -98,8 +98,10 @@ class Args:
     judge: Literal["orm", "env"] = "orm"
     """who says that an episode succeeded in training: the ORM, or the environment's true verdict"""
     orm_episodes: int = 12200
-    """labelled episodes that the ORM learns from (Table 6: 12.2k): the start-up rollouts, the demonstrations, and for
-    the rest rollouts of the SFT policy, greedy and hotter; a tenth is held out"""
+    """labelled episodes that the ORM learns from (Table 6: 12.2k): the start-up rollouts, the demonstrations, those of
+    --orm-data, and for the rest rollouts of the SFT policy, greedy and hotter; a tenth is held out"""
+    orm_data: str = ""
+    """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
     orm_learning_rate: float = 5e-6
     """peak rate; warm-up over a tenth, then cosine"""
     orm_epochs: int = 4
@@ -209,9 +211,10 @@ TINY = dict(
     sft_learning_rate=1e-3,
     sft_epochs=2,
     sft_batch_size=16,
-    orm_episodes=1800,
+    orm_episodes=5000,
+    orm_data="assets/orm/labelled.jsonl.gz",
     orm_learning_rate=1e-3,
-    orm_epochs=4,
+    orm_epochs=3,
     orm_batch_size=64,
     orm_page_first=True,
     orm_lm_weight=0.3,
@@ -650,8 +653,8 @@ def train_orm(learner, labelled, epochs, args):
 
 
 def start_orm(learner, player, train_tasks, labelled, rng, run, args):
-    """Collect labelled rollouts of other policies, the SFT policy greedy and hotter, and train the ORM on them and on
-    `labelled`. Returns (all labelled rollouts, metrics on a held-out tenth)."""
+    """Train the ORM on `labelled` and, where these are too few, on rollouts of the SFT policy, greedy and hotter.
+    Returns (all labelled rollouts, metrics on a held-out tenth)."""
     learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
     learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     rollouts = labelled[:]
@@ -782,6 +785,7 @@ def main(args):
 
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
+    labelled = read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else []
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
@@ -813,7 +817,7 @@ def train(args, env, run, player, learner):
     replay_buffer = [t for t in start if t.reward] + (demos if args.start_buffer == "both" else [])
     failure_set = [t.task for t in start if not t.reward] or [t.task for t in start]
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
-    old_rollouts, labelled = start, start + demos
+    old_rollouts, labelled = start, labelled + start + demos
     if args.judge == "orm":
         labelled, orm_metrics = start_orm(learner, player, train_tasks, labelled, rng, run, args)
         metrics |= orm_metrics
@@ -836,6 +840,8 @@ def train(args, env, run, player, learner):
             has_critic = phase > 1 or args.critic_warmup_epochs > 0
             values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
             tasks, counts = new_instructions(env, failure_set, known, values, rng, args, phase)
+            if counts["shortfall"]:
+                print(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
         else:
             tasks, counts = draw(train_tasks, args.instructions_per_phase, rng), Counter()
         # Lines 15 and 16: rolled out and judged.

@@ -4,15 +4,19 @@ Tokens are stored as they were sampled and are never tokenised again. On disk a 
 trajectory a line, with screenshots as image files beside them; nothing is ever pickled.
 """
 
+import gzip
 import hashlib
 import json
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import UsageError
 from envs import Task
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass
@@ -169,6 +173,33 @@ class TrajectoryStore:
                 aside.unlink(missing_ok=True)
                 raise
         return name
+
+
+def read_labelled(path: str | Path) -> list[Trajectory]:
+    """Labelled episodes that tools/orm_data.py wrote (JSON lines, gzipped or not): trajectories that hold what an
+    outcome reward model reads (instruction, actions, last page) and the verdict.
+
+    Raises UsageError with the line that cannot be read.
+    """
+    file = Path(path) if Path(path).is_file() else ROOT / path  # the default is relative to the project
+    try:
+        data = file.read_bytes()
+        text = (gzip.decompress(data) if str(path).endswith(".gz") else data).decode()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UsageError(f"--orm-data {path}: {getattr(error, 'strerror', None) or error}") from error
+    trajectories = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+            task = Task(f"labelled-{number}", "", record["instruction"], len(record["actions"]))
+            steps = [Step([], [], [], 0, "", action) for action in record["actions"]]
+            page, verdict = record["page"], float(record["verdict"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise UsageError(f"--orm-data {path}, line {number}: no labelled episode ({error!r})") from error
+        trajectories.append(Trajectory(task, 0, 0, steps, verdict=verdict, policy="labelled", final_observation=page))
+    return trajectories
 
 
 def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:

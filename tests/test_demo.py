@@ -16,7 +16,7 @@ from common.replay import TrajectoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
---num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3""".split()
+--num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data=""".split()
 
 
 def start(tmp_path, *flags, **options):
@@ -41,6 +41,7 @@ def finish(process, seconds=240):
         (["--env-id", "nowhere"], "there is no such environment"),
         (["--env-id", "arena/bank"], "the arena's sites are"),
         (["--demos", "missing.jsonl"], "missing.jsonl"),
+        (["--orm-data", "absent.jsonl"], "absent.jsonl"),
         (["--micro-batch-size", "0"], "--micro-batch-size"),
         (["--load-in-4bit"], "needs a GPU"),
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
@@ -74,12 +75,16 @@ def test_a_busy_port_is_one_line(tmp_path):
 
 
 def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
-    process = start(tmp_path, "--orm-refresh", "3", "--start-buffer", "both", "--screenshots")
-    killed = kill_chromium(process, tmp_path)
+    labelled = tmp_path / "labelled.jsonl"
+    record = {"instruction": "log out", "actions": ['exit(message="")'], "page": 'page "account"', "verdict": 0}
+    labelled.write_text(f"{json.dumps(record)}\n" * 3)
+    runs = tmp_path / "runs"
+    process = start(runs, "--orm-refresh", "3", "--start-buffer", "both", "--screenshots", "--orm-data", str(labelled))
+    killed = kill_chromium(process, runs)
     out, err = finish(process)
     assert process.returncode == 0, err
     assert killed
-    (run,) = tmp_path.iterdir()
+    (run,) = runs.iterdir()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     last = rows[-2]
     assert last["charts/phase"] == 2 and last["global_step"] > 0
@@ -88,12 +93,31 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert "test_after/success" in rows[-1] and "test_before/success" in rows[0]
     assert max(row.get("rollout/faults", 0) for row in rows) >= 1  # the kill was a fault ...
     episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
-    assert all(t.outcome in ("exit", "truncated") for t in episodes)  # ... and no episode of it was kept
+    whole = [t.outcome == "exit" or len(t.steps) == t.task.max_steps for t in episodes]
+    assert all(whole) and all(t.final_observation for t in episodes)  # ... and no episode of it was kept
+    assert rows[0]["orm/labelled"] == 8 + 6 + 3  # start-up, demonstrations, those of the file: as many as asked for
+    trained_on = [t for t in episodes if t.policy.startswith("phase")]
+    assert len(trained_on) == 12
+    assert all(t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in trained_on)  # never the true verdict
     assert (run / "episodes.html").exists() and (run / "plots" / "success.png").exists()
     assert "Paired difference" in out and str(run) in out
     checkpoints = list((run / "checkpoints").iterdir())
     assert len(checkpoints) == 2 and all((c / "actor" / "config.json").exists() for c in checkpoints)
     check_a_checkpoint_can_be_trained_on(tmp_path, checkpoints[-1] / "actor")
+
+
+def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
+    process = start(tmp_path, "--loss", "sft", "--no-curriculum", "--judge", "env", "--num-phases", "1", "--no-replay")
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    (run,) = tmp_path.iterdir()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert not any(name.startswith(("orm", "losses/critic", "replay")) for row in rows for name in row)
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
+    assert len(rollouts) == 6 and all(t.reward == (t.verdict and t.outcome == "exit") for t in rollouts)
+    assert all(t.task.config and t.judged is None for t in rollouts)
+    if any(t.reward for t in rollouts):
+        assert rows[-2]["charts/updates"] > 0
 
 
 def check_a_checkpoint_can_be_trained_on(tmp_path, folder):

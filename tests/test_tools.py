@@ -4,12 +4,18 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
+import envs
+import webrl
 from common.actions import parse
-from tools import play, plot
+from common.errors import UsageError
+from common.replay import Step, Trajectory, TrajectoryStore, read_labelled
+from tools import orm_data, play, plot
 
 PAGE = 'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue"\n"go" button [12]\n"" item [4]'
 
@@ -98,3 +104,53 @@ def test_plots_are_written(runs, tmp_path):
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
     assert names == ["judge.png", "losses.png", "results.md", "sites.png", "success.png", "time.png"]
+
+
+def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_saw_them(tmp_path, tiny_tokenizer):
+    train, test = envs.make("arena").tasks("train")[:3], envs.make("arena").tasks("test")[0]
+
+    def episode(task, policy, verdict):
+        steps = [
+            Step([5, 6], [7], [], 0, "page", 'do(action="Go back")'),
+            Step([8], [9], [], 0, "b", 'exit(message="x")'),
+        ]
+        return Trajectory(task, 0, 0, steps, verdict=verdict, policy=policy, final_observation=f'page "{policy}"\nü')
+
+    generated = replace(train[0], task_id=train[0].task_id + "-p1-7", instruction="another one")
+    taken = [episode(train[0], "start-up", 1.0), episode(train[1], "phase 1", 0.0), episode(train[2], "phase 2", 1.0)]
+    left = [
+        episode(train[0], "demo", 1.0),
+        episode(train[1], "oracle", 1.0),
+        episode(generated, "phase 1", 1.0),
+        episode(test, "test after", 1.0),
+        episode(train[0], "phase 3", None),
+    ]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/args.json").write_text(json.dumps({"env_id": "arena"}))
+    TrajectoryStore(tmp_path / "run/trajectories.jsonl").append(taken + left + taken[:1])  # the last: a repeat
+    file = tmp_path / "labelled.jsonl.gz"
+    orm_data.main(orm_data.Args((str(tmp_path / "run"),), str(file)))
+    read = read_labelled(file)
+    assert [t.verdict for t in read] == [1.0, 0.0, 1.0]
+    for got, was in zip(read, taken, strict=True):
+        for page_first in (True, False):
+            assert webrl.orm_prompt(tiny_tokenizer, got, page_first) == webrl.orm_prompt(
+                tiny_tokenizer, was, page_first
+            )
+    again = file.read_bytes()
+    orm_data.main(orm_data.Args((str(tmp_path / "run"),), str(file)))
+    assert file.read_bytes() == again
+
+    (tmp_path / "bad.jsonl").write_text('{"instruction": "a", "actions": [], "page": "", "verdict": 1}\n{"instr')
+    with pytest.raises(UsageError, match="line 2"):
+        read_labelled(tmp_path / "bad.jsonl")
+    (tmp_path / "bad.jsonl.gz").write_text("no gzip")
+    with pytest.raises(UsageError, match="bad.jsonl.gz"):
+        read_labelled(tmp_path / "bad.jsonl.gz")
+    with pytest.raises(UsageError, match="no run in"):
+        orm_data.main(orm_data.Args((str(tmp_path),), str(file)))
+
+
+@pytest.fixture
+def tiny_tokenizer():
+    return AutoTokenizer.from_pretrained(Path(__file__).resolve().parent.parent / "assets/tiny")
