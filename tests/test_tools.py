@@ -1,7 +1,9 @@
 """tools/plot.py and tools/play.py: what they compute; the pictures are only looked for."""
 
+import asyncio
 import json
 import math
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -129,7 +131,7 @@ def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_sa
     (tmp_path / "run/args.json").write_text(json.dumps({"env_id": "arena"}))
     TrajectoryStore(tmp_path / "run/trajectories.jsonl").append(taken + left + taken[:1])  # the last: a repeat
     file = tmp_path / "labelled.jsonl.gz"
-    orm_data.main(orm_data.Args((str(tmp_path / "run"),), str(file)))
+    orm_data.main(orm_data.Args((str(tmp_path / "run"),), out=str(file)))
     read = read_labelled(file)
     assert [t.verdict for t in read] == [1.0, 0.0, 1.0]
     for got, was in zip(read, taken, strict=True):
@@ -138,7 +140,7 @@ def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_sa
                 tiny_tokenizer, was, page_first
             )
     again = file.read_bytes()
-    orm_data.main(orm_data.Args((str(tmp_path / "run"),), str(file)))
+    orm_data.main(orm_data.Args((str(tmp_path / "run"),), out=str(file)))
     assert file.read_bytes() == again
 
     (tmp_path / "bad.jsonl").write_text('{"instruction": "a", "actions": [], "page": "", "verdict": 1}\n{"instr')
@@ -148,7 +150,45 @@ def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_sa
     with pytest.raises(UsageError, match="bad.jsonl.gz"):
         read_labelled(tmp_path / "bad.jsonl.gz")
     with pytest.raises(UsageError, match="no run in"):
-        orm_data.main(orm_data.Args((str(tmp_path),), str(file)))
+        orm_data.main(orm_data.Args((str(tmp_path),), out=str(file)))
+
+
+def test_slips_differ_from_the_oracle_as_they_say_and_their_verdict_is_the_checkers(tmp_path):
+    args = orm_data.Args(slips=21, seed=3, out=str(tmp_path / "slips.jsonl"))
+    records = orm_data.slipped(args)
+    assert records == orm_data.slipped(args)  # the seed decides
+    env = envs.make("arena")
+    tasks = random.Random(3).choices(env.tasks("train"), k=21)
+
+    async def replay():
+        try:
+            for task, record in zip(tasks, records, strict=True):
+                obs, _ = await env.reset(task, seed=0)
+                for action in record["actions"]:
+                    obs, _, _, _, info = await env.step(action)
+                assert (obs["text"], info["verdict"]) == (record["page"], record["verdict"])
+        finally:
+            await env.close()
+
+    asyncio.run(replay())
+    kinds = [record["policy"].removeprefix("oracle, slip: ") for record in records]
+    assert kinds == [*orm_data.Slip.__args__, "quit", "elsewhere"] * 3
+    for task, record, kind in zip(tasks, records, kinds, strict=True):
+        moves, length = env.oracle(task), len(record["actions"])
+        assert record["instruction"] == task.instruction
+        assert parse(record["actions"][-1]).name == "Exit"
+        assert length < len(moves) if kind in ("quit", "skip") else length <= len(moves) + (kind == "more")
+        if kind == "answer":
+            assert parse(record["actions"][-1]).argument != moves[-1].argument
+    assert {record["verdict"] for record in records} == {0, 1}
+
+
+def test_what_is_said_or_clicked_instead_is_another():
+    rng = random.Random(0)
+    said = {orm_data.other_answer("done", PAGE, rng) for _ in range(50)}
+    assert "done" not in said and {"N/A", "home"} <= said
+    clicked = {orm_data.other_click('"home" link', PAGE, rng) for _ in range(20)}
+    assert clicked == {'# Element: "go" button [12]\ndo(action="Click", element="12")'}
 
 
 @pytest.fixture
