@@ -20,7 +20,7 @@ import math
 import random
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -51,6 +51,12 @@ class Args:
     """wandb's entity (team)"""
     runs_dir: str = "runs"
     """where the run's folder is made"""
+    resume: str = ""
+    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
+    name and seed, where there is one"""
+    lockstep: bool = False
+    """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
+    and so does a run that was killed and resumed (slower)"""
     preset: Literal["auto", "tiny", "paper"] = "auto"
     """defaults: the paper's (Table 5), or those of the tiny model; auto: tiny for a local model of
     width 256 or less, paper for any other"""
@@ -79,6 +85,9 @@ class Args:
     threads inside each operation"""
     max_new_tokens: int = 2048
     """longest action in tokens"""
+    prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
+    """plain text; the same in the model's chat template; or the released WebRL checkpoints' own format, HTML included;
+    auto: chat where the tokenizer has a template"""
     page_tokens: int = 12000
     """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
@@ -169,8 +178,9 @@ class Args:
     """clip of the norm of Eq. 12's gradient; when it is below most norms, every batch moves the actor equally far"""
     batch_size: int = 128
     """steps (state, action) per update"""
-    micro_batch_size: int = 1
-    """steps per forward pass: smaller needs less memory and gives the same gradient"""
+    micro_batch_tokens: int = 16384
+    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
+    longer step goes alone"""
     actor_epochs: int = 1
     """passes over a phase's data for the actor"""
     critic_epochs: int = 1
@@ -207,11 +217,11 @@ TINY = dict(
     adam_eps=3e-5,
     max_new_tokens=48,
     page_tokens=400,
-    num_demos=600,
+    num_demos=1000,
     sft_learning_rate=1e-3,
-    sft_epochs=2,
+    sft_epochs=1,
     sft_batch_size=16,
-    orm_episodes=7500,
+    orm_episodes=8000,
     orm_data="assets/orm/labelled.jsonl.gz",
     orm_learning_rate=1e-3,
     orm_epochs=3,
@@ -225,7 +235,7 @@ TINY = dict(
     gamma=1.0,
     advantage_floor=0.0,
     floored_keep=0.2,
-    learning_rate=2e-4,
+    learning_rate=3e-4,
     critic_learning_rate=3e-4,
     anneal_lr=True,
     critic_warmup_epochs=2,
@@ -233,7 +243,7 @@ TINY = dict(
     critic_replay="both",
     max_grad_norm=0.1,
     batch_size=16,
-    micro_batch_size=8,
+    micro_batch_tokens=512,
     actor_epochs=4,
     replay_ratio=1.5,
     eval_tasks=40,
@@ -282,36 +292,106 @@ def in_confidence_band(perplexity, low=1 / 0.95, high=1 / 0.5):
 # -------------------------------------------------------------------------------------------------------- the networks
 @dataclass
 class Learner:
-    """The networks and their optimisers: what a checkpoint holds."""
+    """The networks, their optimisers and the script's generator: what a checkpoint holds."""
 
     actor: torch.nn.Module
     tokenizer: object
+    rng: random.Random
     optimizer: torch.optim.Optimizer | None = None
     critic: torch.nn.Module | None = None
     critic_optimizer: torch.optim.Optimizer | None = None
     orm: torch.nn.Module | None = None
     orm_optimizer: torch.optim.Optimizer | None = None
-    phase: int = 0
+    phase: int = -2  # the last one done; -1: fine-tuned, 0: ready for phase 1
     updates: int = 0
 
-    def save(self, run, steps):
-        """A checkpoint: actor and ORM as Hugging Face folders, the critic's weights, the optimisers' states."""
-        weights = {"actor": [self.actor, self.tokenizer]}
-        if self.orm is not None:
-            weights["orm"] = [self.orm, self.tokenizer]
-        if self.critic is not None:
-            weights["critic"] = self.critic
-        optimizers = {"actor": self.optimizer, "critic": self.critic_optimizer, "orm": self.orm_optimizer}
-        states = {name: optimizer.state_dict() for name, optimizer in optimizers.items() if optimizer is not None}
-        run.save_checkpoint(steps, weights, states, {"phase": self.phase, "updates": self.updates})
+    def networks(self):
+        """(name, module, optimiser or None) of what there is yet."""
+        each = ("actor", self.actor, self.optimizer), ("critic", self.critic, self.critic_optimizer)
+        return [one for one in (*each, ("orm", self.orm, self.orm_optimizer)) if one[1] is not None]
 
 
-def make_critic(actor, args):
+@dataclass
+class Memory:
+    """What Algorithm 1 carries from phase to phase. All of it is in the run's trajectories.jsonl, too, in the order in
+    which it came: a resumed run reads it from there."""
+
+    known: set  # (instruction, site, seed of its world) of all tasks so far
+    labelled: list  # trajectories with true verdicts that the ORM may learn from
+    before: list = field(default_factory=list)  # the SFT policy's test episodes
+    rollouts: list = field(default_factory=list)  # on training and generated instructions
+    replay_buffer: list = field(default_factory=list)
+    failure_set: list = field(default_factory=list)  # tasks
+
+    def add(self, trajectories, start_buffer):
+        """Take in trajectories whose rewards are set, each by the policy and purpose it was played for."""
+        for t in trajectories:
+            if t.policy in ("oracle", "demo", "start-up", "refresh") or t.policy.startswith("ORM data"):
+                self.labelled.append(t)
+            if t.policy in ("oracle", "demo") and start_buffer == "both":
+                self.replay_buffer.append(t)
+            elif t.policy == "test before":
+                self.before.append(t)
+            elif t.policy == "start-up" or t.policy.startswith("phase"):  # lines 2 to 5; lines 19, 20
+                self.known.add((t.task.instruction, t.task.site, t.task.seed))
+                self.rollouts.append(t)
+                self.replay_buffer += [t] if t.reward else []
+                self.failure_set += [] if t.reward else [t.task]
+
+
+def save(learner, player):
+    """A checkpoint: actor and ORM as Hugging Face folders, what the critic learns, optimisers and generators."""
+    weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
+    for name, network, optimizer in learner.networks():
+        trained = {key: p.detach() for key, p in network.named_parameters() if p.requires_grad}
+        weights[name] = trained if name == "critic" else [network, learner.tokenizer]
+        if optimizer is not None:
+            states[name] = optimizer.state_dict()
+    state = {"phase": learner.phase, "updates": learner.updates, "player": player.state()}
+    player.run.save_checkpoint(player.steps, weights, states, state)
+
+
+def restore(learner, memory, player, args):
+    """Everything as it was at the run's last checkpoint."""
+    run = player.run
+    checkpoint = run.resumed
+    state, tensors = checkpoint.state, checkpoint.tensors()
+    learner.phase, learner.updates = state["phase"], state["updates"]
+    if learner.phase < -1:  # stopped before there was anything to go on from
+        run.start_over()
+        return
+    if learner.phase >= 0:
+        make_judge_and_critic(learner, args)
+    for name, network, optimizer in learner.networks():
+        if name == "critic":
+            network.load_state_dict(checkpoint.weights(name), strict=False)  # the rest is the same base
+        else:
+            llm.load_trained(network, checkpoint.folder(name))
+        if optimizer is not None:
+            optimizer.load_state_dict(tensors[name])
+    for trajectory in run.trajectories:
+        memory.add([trajectory], args.start_buffer)
+        player.note_start_page(trajectory)
+    player.set_state(state["player"])
+    learner.rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])
+
+
+def make_judge_and_critic(learner, args):
+    """Before phase 1: the ORM from the base model, the critic from the SFT model, each where the flags want one, and
+    the optimisers (the actor's is not the fine-tuning's)."""
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    if args.judge == "orm":
+        learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, share=learner.actor)
+        learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
+    if args.loss == "paper" or args.curriculum:
+        learner.critic = make_critic(learner.actor)
+        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+
+
+def make_critic(actor):
     """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
-    model, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
-    trained = {name: p.detach() for name, p in actor.named_parameters() if p.requires_grad}
-    unknown = model.load_state_dict(trained, strict=False).unexpected_keys  # what is not trained is the same base
-    assert not unknown, unknown
+    model = llm.copy_network(actor)
     head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
     torch.nn.init.zeros_(head.weight)
     torch.nn.init.zeros_(head.bias)
@@ -331,7 +411,7 @@ def state_values(critic, prompts, pad_id, args):
     def value(batch):
         return value_logits(critic, batch, pad_id).sigmoid()
 
-    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_size)
+    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_tokens)
 
 
 def make_optimizer(model, learning_rate, args):
@@ -361,23 +441,80 @@ def mean_loss(losses, what):
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, past, obs):
+def agent_prompt(tokenizer, instruction, past, obs, prompt_format="plain"):
     """The agent's prompt as token ids, in the released order: instruction, action history, current page.
 
-    past: token ids of the actions so far, used as they were sampled; obs: the environment's observation.
+    past: token ids of the actions so far (plain: used as they were sampled); obs: the environment's observation.
     """
-    stop = tokenizer.eos_token_id
+    stop = llm.end_of_turn(tokenizer)
+    past = [[i for i in action if i != stop] for action in past]
+    if prompt_format == "webrl":
+        text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
+        return tokenizer.encode(text)  # with the beginning-of-text token
+    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+    if prompt_format == "chat":
+        history = "".join(f"{tokenizer.decode(ids)}\n" for ids in past)
+        task = f"Task Instruction: {instruction}\nAction History:\n{history}{obs['text']}\n{error}"
+        return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
     ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
     newline = tokenizer.encode("\n", add_special_tokens=False)
     for action in past:
-        ids += [i for i in action if i != stop] + newline
-    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+        ids += action + newline
     return ids + tokenizer.encode(f"{obs['text']}\n{error}Action:\n", add_special_tokens=False)
 
 
-def orm_prompt(tokenizer, trajectory, page_first):
+AGENT_SYSTEM_PROMPT = """You operate a web browser to do the user's task. You see the task, your actions so far and the
+page as text, where what can be acted on has a number. Answer with one action and nothing else:
+do(action="Click", element="3")
+do(action="Type", argument="some text", element="3"), or "Search" to press Enter after it
+do(action="Select Dropdown Option", argument="its text", element="3")
+do(action="Hover", element="3"), do(action="Press Enter"), do(action="Scroll Down"), do(action="Scroll Up")
+go_backward(), go_forward()
+exit(message="the answer, N/A if the task cannot be done, or done")
+Before it, say in a line what the element is (# Element: ...) and, where needed, what to remember (# Note: ...)."""
+END = "<|eot_id|>"
+USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("user", "assistant"))
+
+
+def released_prompt(tokenizer, instruction, actions, html):
+    """The string that the released checkpoints were trained on: one round a step, of which only the last holds its
+    page; Llama 3's headers in every model. History and page together are cut to 15,872 characters."""
+    instruction, html, *actions = (
+        llm.without_special_tokens(tokenizer, text) for text in (instruction, html, *actions)
+    )
+    history = "".join(
+        f"Round {i}\n\n{END}{USER}\n{'** Simplified html **' if i else instruction}\n\n{END}{ASSISTANT}\n{action}\n\n"
+        for i, action in enumerate(actions)
+    )
+    html = html[: max(0, 16384 - 512 - len(history))]
+    now = f"Round {len(actions)}\n\n{END}{USER}\n{html}\n\n{END}{ASSISTANT}\n"
+    return f"Task Instruction: {instruction}\n\n{history}{now}"
+
+
+RELEASED_ORM_SYSTEM_PROMPT = (  # the released ORM's, word for word
+    "You are an expert in evaluating the performance of a website navigation agent. The agent is designed to help a "
+    "human user navigate the website to complete a task. Given the user’s intent, the agent's action history, and the "
+    "final state of the screen, your goal is to decide whether the agent’s execution is successful or not. You must "
+    "respond with YES or NO."
+)
+
+
+def orm_prompt(tokenizer, trajectory, page_first, prompt_format="plain"):
     """The ORM's prompt (Figure 17): instruction, actions, the last page. Returns (token ids, 0/1 marks of the
-    instruction's words)."""
+    instruction's words, which the other formats do not have)."""
+    if prompt_format != "plain":
+        actions = "".join("; ".join(step.action.split("\n")).strip() + "\n" for step in trajectory.steps)
+        page = trajectory.final_observation.strip()
+        text = f"The User Intent:\n{trajectory.task.instruction.strip()}\n\nAction History:\n{actions}"
+        text += f"\nThe Current Screenshot:\n{page}"
+        if prompt_format == "chat":
+            ids = llm.chat_prompt(tokenizer, RELEASED_ORM_SYSTEM_PROMPT, text)
+        else:
+            text = llm.without_special_tokens(tokenizer, text)
+            system = f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{RELEASED_ORM_SYSTEM_PROMPT}{END}"
+            text = f"{system}{USER}\n\n{text}{END}{ASSISTANT}\n\n"
+            ids = tokenizer.encode(text, add_special_tokens=False)
+        return ids, [0] * len(ids)
     actions = "".join(f"{step.action}\n" for step in trajectory.steps)
     task = f"Task Instruction: {trajectory.task.instruction}\n"
     before, after = f"{trajectory.final_observation}\nAction History:\n{actions}", "Success:"
@@ -441,8 +578,8 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     """K new tasks for a phase: evolved from failed instructions, filtered by the critic's value of the start page
     (`start_value(tasks) -> floats`, or None before there is a critic), then by feasibility.
 
-    `known` holds (instruction, site, seed of its world) of all tasks so far and grows. Returns (tasks, counts by name):
-    fewer than K after filter_tries candidates for each task wanted.
+    `known` holds (instruction, site, seed of its world) of all tasks so far. Returns (tasks, counts by name): fewer
+    than K after filter_tries candidates for each task wanted.
     """
     tasks, counts, seen = [], Counter(), set(known)
     tries = args.filter_tries * args.instructions_per_phase
@@ -467,7 +604,6 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
                 counts["infeasible"] += 1
             else:
                 tasks.append(task)
-    known.update((task.instruction, task.site, task.seed) for task in tasks)
     counts["shortfall"] = args.instructions_per_phase - len(tasks)
     return tasks, counts
 
@@ -485,8 +621,9 @@ def pairs_of(trajectories):
     return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
 
 
-def prompt_lengths(pairs):
-    return [len(t.steps[i].prompt_ids) for t, i in pairs]
+def pair_lengths(pairs):
+    """Tokens of each pair's prompt and action."""
+    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
 
 
 def set_ref_logprobs(pairs, actor, tokenizer, args):
@@ -498,7 +635,7 @@ def set_ref_logprobs(pairs, actor, tokenizer, args):
         logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    scores = llm.map_batches(score, pairs, prompt_lengths(pairs), args.micro_batch_size)
+    scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
     for (trajectory, i), (logprob, _) in zip(pairs, scores, strict=True):
         trajectory.steps[i].ref_logprob = logprob
     return [ppl for _, ppl in scores]
@@ -560,10 +697,19 @@ def update_critic(learner, pairs, epochs, rng, args):
     critic.train()
     losses = []
     for _ in range(epochs):
-        for batch in llm.length_batches(prompt_lengths(pairs), args.batch_size, rng):
+        for batch in llm.random_batches(len(pairs), args.batch_size, rng):
             items = [pairs[i] for i in batch]
-            optimizer = learner.critic_optimizer
-            losses.append(llm.gradient_step(critic, optimizer, items, loss_sum, len(items), args.micro_batch_size)[0])
+            prompt_lengths = [len(t.steps[i].prompt_ids) for t, i in items]
+            loss, _ = llm.gradient_step(
+                critic,
+                learner.critic_optimizer,
+                items,
+                prompt_lengths,
+                loss_sum,
+                len(items),
+                args.micro_batch_tokens,
+            )
+            losses.append(loss)
     critic.eval()
     return mean_loss(losses, "critic")
 
@@ -572,7 +718,8 @@ def update_actor(learner, pairs, phase, rng, args):
     """Eq. 12 on (state, action, advantage, log pi_ref) of the pairs, or maximum likelihood for --loss sft. Metrics."""
     actor, drifts = learner.actor, []
 
-    def loss_sum(steps):
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
         prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
         logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
@@ -586,14 +733,21 @@ def update_actor(learner, pairs, phase, rng, args):
     actor.train()
     losses, norms, batches = [], [], []
     for _ in range(args.actor_epochs):
-        batches += llm.length_batches(prompt_lengths(pairs), args.batch_size, rng)
+        batches += llm.random_batches(len(pairs), args.batch_size, rng)
     for number, batch in enumerate(batches):
         done = (phase - 1 + number / len(batches)) / args.num_phases
         rate = args.learning_rate * (warmup_cosine(done, 0.05, 0.1) if args.anneal_lr else 1.0)
         set_learning_rate(learner.optimizer, rate)
-        steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
+        items = [pairs[i] for i in batch]
         loss, norm = llm.gradient_step(
-            actor, learner.optimizer, steps, loss_sum, len(steps), args.micro_batch_size, args.max_grad_norm
+            actor,
+            learner.optimizer,
+            items,
+            pair_lengths(items),
+            loss_sum,
+            len(items),
+            args.micro_batch_tokens,
+            args.max_grad_norm,
         )
         losses.append(loss)
         norms.append(norm)
@@ -614,7 +768,8 @@ def fine_tune(actor, tokenizer, demos, args):
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
     pairs, rng = pairs_of(demos), random.Random(args.seed)
 
-    def loss_sum(steps):
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
         logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
         return -logprobs.sum()
 
@@ -622,13 +777,16 @@ def fine_tune(actor, tokenizer, demos, args):
     losses = []
     for epoch in range(args.sft_epochs):
         losses = []
-        batches = llm.length_batches(prompt_lengths(pairs), args.sft_batch_size, rng)
+        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
         for number, batch in enumerate(batches):
             factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
             set_learning_rate(optimizer, args.sft_learning_rate * factor)
-            steps = [pairs[i][0].steps[pairs[i][1]] for i in batch]
-            tokens = sum(len(step.action_ids) for step in steps)
-            losses.append(llm.gradient_step(actor, optimizer, steps, loss_sum, tokens, args.micro_batch_size)[0])
+            items = [pairs[i] for i in batch]
+            count = sum(len(t.steps[i].action_ids) for t, i in items)
+            loss, _ = llm.gradient_step(
+                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
+            )
+            losses.append(loss)
     actor.eval()
     return mean_loss(losses, "SFT")
 
@@ -636,8 +794,8 @@ def fine_tune(actor, tokenizer, demos, args):
 # ------------------------------------------------------------------------------------------- the outcome reward model
 def judge(learner, trajectories, args):
     """The ORM's opinion of each trajectory, P(YES), into its `judged`."""
-    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first)[0] for t in trajectories]
-    scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_size)
+    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format)[0] for t in trajectories]
+    scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_tokens)
     for trajectory, score in zip(trajectories, scores, strict=True):
         trajectory.judged = score
 
@@ -645,41 +803,46 @@ def judge(learner, trajectories, args):
 def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
     labelled = [t for t in labelled if t.verdict is not None]
-    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first) for t in labelled]
+    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
     model, optimizer, verdicts = learner.orm, learner.orm_optimizer, [t.verdict for t in labelled]
-    schedule = (args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine, args.micro_batch_size)
+    schedule = (
+        args.orm_batch_size,
+        epochs,
+        args.seed,
+        words,
+        args.orm_lm_weight,
+        warmup_cosine,
+        args.micro_batch_tokens,
+    )
     return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *schedule)
 
 
-def start_orm(learner, player, train_tasks, labelled, rng, run, args):
-    """Train the ORM on `labelled` and, where these are too few, on rollouts of the SFT policy, greedy and hotter.
-    Returns (all labelled rollouts, metrics on a held-out tenth)."""
-    learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit)
-    learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
-    rollouts = labelled[:]
+def start_orm(learner, memory, player, train_tasks, args):
+    """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
+    hotter. Returns metrics on a held-out tenth."""
+    wanted = max(0, args.orm_episodes - len(memory.labelled))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
-        tasks = draw(train_tasks, int(share * max(0, args.orm_episodes - len(labelled))), rng)
+        tasks = draw(train_tasks, int(share * wanted), learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
-        run.trajectories.append(played)
-        rollouts += played
-    rng.shuffle(rollouts)
+        keep(player.run, memory, played, args)
+    rollouts = learner.rng.sample(memory.labelled, len(memory.labelled))
     held = rollouts[: len(rollouts) // 10]
-    with run.timer("training"):
+    with player.run.timer("training"):
         loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
         judge(learner, held, args)
-    return rollouts, {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start")
+    return {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start")
 
 
-def refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args):
+def refresh_orm(learner, memory, player, train_tasks, phase, args):
     """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
-    ORM together with three times as many older ones. Returns all labelled rollouts."""
-    tasks, seed = draw(train_tasks, args.orm_refresh, rng), args.seed * 1000 + phase
+    ORM together with three times as many older ones."""
+    tasks, seed = draw(train_tasks, args.orm_refresh, learner.rng), args.seed * 1000 + phase
     extra = player.play(tasks, args.temperature, seed, "refresh", phase)
-    run.trajectories.append(extra)
-    with run.timer("training"):
-        train_orm(learner, extra + rng.sample(labelled, min(len(labelled), 3 * len(extra))), 1, args)
-    return labelled + extra
+    with player.run.timer("training"):
+        older = learner.rng.sample(memory.labelled, min(len(memory.labelled), 3 * len(extra)))
+        train_orm(learner, extra + older, 1, args)
+    keep(player.run, memory, extra, args)
 
 
 # ------------------------------------------------------------------------------------------------- Algorithm 1 (App. B)
@@ -688,13 +851,18 @@ def draw(tasks, count, rng):
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
 
-def evaluate(learner, player, tasks, name, phase, args):
-    """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging); kept in the
-    run's folder."""
+def keep(run, memory, trajectories, args):
+    """Into the run's folder, and into what the method remembers."""
+    run.trajectories.append(trajectories)
+    memory.add(trajectories, args.start_buffer)
+
+
+def evaluate(learner, memory, player, tasks, name, phase, args):
+    """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging)."""
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
     if learner.orm is not None:
         judge(learner, trajectories, args)
-    player.run.trajectories.append(trajectories)
+    keep(player.run, memory, trajectories, args)
     return trajectories
 
 
@@ -704,20 +872,20 @@ def start_values(learner, player, tasks, args):
     return state_values(learner.critic, states, learner.tokenizer.pad_token_id, args)
 
 
-def learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args):
+def learn(learner, memory, rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
     fresh = pairs_of(rollouts)
     set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
     experience, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
-        experience, share = draw_replay(replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
+        experience, share = draw_replay(memory.replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
         metrics = {"replay/steps": len(experience), "replay/in_band": share}
     pairs = fresh + experience
     if learner.critic is not None:
         data = pairs
         if args.replay and args.critic_replay == "both":
-            old = pairs_of(old_rollouts)
+            old = pairs_of(memory.rollouts)
             data = fresh + rng.sample(old, min(len(old), len(fresh)))
         if args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
@@ -750,34 +918,48 @@ def value_metrics(fresh, experience):
 
 
 def main(args):
-    if not 0 < args.micro_batch_size <= args.batch_size:
-        raise UsageError("--micro-batch-size must be between 1 and --batch-size")
+    if args.micro_batch_tokens < 1:
+        raise UsageError("--micro-batch-tokens must be positive")
     if args.start_episodes < 1:
         raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     if args.generator:  # a wrong URL or key shows now, not after the first hour
         llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
-    learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit))
+    learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit), random.Random(args.seed))
+    if args.prompt_format == "auto":
+        args = replace(args, prompt_format="chat" if learner.tokenizer.chat_template else "plain")
     env = envs.make(
         args.env_id,
+        format="webrl" if args.prompt_format == "webrl" else "compact",
         page_tokens=args.page_tokens,
         count_tokens=lambda text: len(learner.tokenizer.encode(text, add_special_tokens=False)),
         real_input=args.real_input,
         screenshots=args.screenshots,
         port=args.port,
     )
-    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir) as run:
+    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
         def prompt(instruction, past, obs):
-            return agent_prompt(learner.tokenizer, instruction, past, obs)
+            return agent_prompt(learner.tokenizer, instruction, past, obs, args.prompt_format)
 
-        player = Player(env, learner.actor, learner.tokenizer, prompt, run, runner, args.num_envs, args.max_new_tokens)
+        player = Player(
+            env,
+            learner.actor,
+            learner.tokenizer,
+            prompt,
+            run,
+            runner,
+            num_envs=args.num_envs,
+            max_new_tokens=args.max_new_tokens,
+            lockstep=args.lockstep,
+        )
         try:
             train(args, env, run, player, learner)
         except (KeyboardInterrupt, TooManyFaults):
-            learner.save(run, player.steps)
-            print(f"checkpoint {run.latest().path}", flush=True)
+            if run.latest() is None:
+                save(learner, player)
+            print(f"checkpoint {run.latest().path}; go on with --resume {run.path}", flush=True)
             raise
         finally:
             runner.run(env.close())
@@ -785,99 +967,110 @@ def main(args):
 
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
-    labelled = read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else []
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    rng = random.Random(args.seed)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    known = {(t.instruction, t.site, t.seed) for t in train_tasks}
+    memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
     print(f"run folder {run.path}", flush=True)
+    if run.resumed:
+        restore(learner, memory, player, args)
+    if learner.phase < -1:
+        start_actor(learner, memory, player, train_tasks, args)
+    if learner.phase < 0:
+        start_memory(learner, memory, player, train_tasks, test_tasks, args)
+    for phase in range(learner.phase + 1, args.num_phases + 1):
+        run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args)
+    after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
+    metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
+    run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
+    run.summary(memory.before, after)
+    print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+    print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
-    # Line 1: supervised fine-tuning on demonstrations.
+
+def start_actor(learner, memory, player, train_tasks, args):
+    """Line 1: supervised fine-tuning on demonstrations."""
+    run = player.run
     if args.demos:
         demos = read_demos(args.demos, player.prompt, player.encode_action)
     else:
-        demos = player.demonstrate(rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
+        demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
     if not demos:
         raise UsageError("no demonstrations: --num-demos must be positive, or --demos FILE hold some")
-    run.trajectories.append(demos)
+    keep(run, memory, demos, args)
     print(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning", flush=True)
     with run.timer("training"):
-        metrics = {"losses/sft_loss": fine_tune(learner.actor, learner.tokenizer, demos, args)}
-    before = evaluate(learner, player, test_tasks, "test before", 0, args)
-    metrics |= evaluation_metrics(before, "test_before")
-    run.report("SFT", metrics, "test_before/success")
+        loss = fine_tune(learner.actor, learner.tokenizer, demos, args)
+    learner.phase = -1
+    run.log({"losses/sft_loss": loss, "charts/phase": 0}, player.steps)
+    save(learner, player)
 
-    # Lines 2 to 5: the SFT policy on the training instructions; their true verdicts fill buffer and failure set.
-    start = player.play(draw(train_tasks, args.start_episodes, rng), args.temperature, args.seed, "start-up")
+
+def start_memory(learner, memory, player, train_tasks, test_tasks, args):
+    """Lines 2 to 7: the SFT policy on the training instructions, whose true verdicts fill buffer and failure set; the
+    ORM and the critic."""
+    run = player.run
+    before = evaluate(learner, memory, player, test_tasks, "test before", 0, args)
+    metrics = evaluation_metrics(before, "test_before")
+    run.report("SFT", metrics, "test_before/success")
+    start = player.play(draw(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
     for trajectory in start:
         trajectory.reward = float(trajectory.verdict or 0.0)
-    run.trajectories.append(start)
-    replay_buffer = [t for t in start if t.reward] + (demos if args.start_buffer == "both" else [])
-    failure_set = [t.task for t in start if not t.reward] or [t.task for t in start]
-    known = {(t.instruction, t.site, t.seed) for t in train_tasks}
-    old_rollouts, labelled = start, labelled + start + demos
-    if args.judge == "orm":
-        labelled, orm_metrics = start_orm(learner, player, train_tasks, labelled, rng, run, args)
-        metrics |= orm_metrics
+    keep(run, memory, start, args)
+    make_judge_and_critic(learner, args)
+    if learner.orm is not None:
+        metrics |= start_orm(learner, memory, player, train_tasks, args)
         run.report("ORM", metrics, "orm/labelled", "orm_start/accuracy", "orm_start/auc", "orm_start/base_rate")
-    # Line 7: the critic. The actor is the SFT model (line 6).
-    if args.loss == "paper" or args.curriculum:
-        learner.critic = make_critic(learner.actor, args)
-        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+    if learner.critic is not None:
         with run.timer("training"):
-            metrics["losses/critic_loss"] = update_critic(
-                learner, pairs_of(old_rollouts), args.critic_warmup_epochs, rng, args
-            )
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+            pairs, epochs = pairs_of(memory.rollouts), args.critic_warmup_epochs
+            metrics["losses/critic_loss"] = update_critic(learner, pairs, epochs, learner.rng, args)
+    learner.phase = 0
     run.log({**metrics, "charts/phase": 0}, player.steps)
+    save(learner, player)
 
-    for phase in range(1, args.num_phases + 1):
-        # Lines 9 to 14: new instructions.
-        if args.curriculum:
-            # There is no trained critic before phase 1 unless it was warmed up.
-            has_critic = phase > 1 or args.critic_warmup_epochs > 0
-            values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
-            tasks, counts = new_instructions(env, failure_set, known, values, rng, args, phase)
-            if counts["shortfall"]:
-                print(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
-        else:
-            tasks, counts = draw(train_tasks, args.instructions_per_phase, rng), Counter()
-        # Lines 15 and 16: rolled out and judged.
-        rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
-        player.steps += sum(len(t.steps) for t in rollouts)
-        with run.timer("training"):
-            if learner.orm is not None:
-                judge(learner, rollouts, args)
-            for trajectory in rollouts:
-                trajectory.reward = outcome_reward(trajectory, args.judge)
-            metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()
-            metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
-            metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
-            # Lines 17 and 18.
-            metrics |= learn(learner, rollouts, replay_buffer, old_rollouts, phase, rng, args)
-        player.version += 1
-        run.trajectories.append(rollouts)
-        # Lines 19 and 20.
-        replay_buffer += [t for t in rollouts if t.reward]
-        failure_set = failure_set + [t.task for t in rollouts if not t.reward]
-        old_rollouts = old_rollouts + rollouts
-        if args.orm_refresh and learner.orm is not None:
-            labelled = refresh_orm(learner, player, train_tasks, labelled, phase, rng, run, args)
-        metrics |= evaluation_metrics(evaluate(learner, player, eval_tasks, "eval", phase, args), "eval")
-        learner.phase = phase
-        run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
-        learner.save(run, player.steps)
-        names = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
-        run.report(f"phase {phase}", metrics, *names)
 
-    after = evaluate(learner, player, test_tasks, "test after", args.num_phases, args)
-    metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
-    run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
-    run.summary(before, after)
-    print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
-    print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args):
+    """Lines 9 to 20."""
+    run = player.run
+    # Lines 9 to 14: new instructions.
+    if args.curriculum:
+        # There is no trained critic before phase 1 unless it was warmed up.
+        has_critic = phase > 1 or args.critic_warmup_epochs > 0
+        values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
+        failures = memory.failure_set or [t.task for t in memory.rollouts]
+        tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
+        if counts["shortfall"]:
+            print(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
+    else:
+        tasks, counts = draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
+    # Lines 15 and 16: rolled out and judged.
+    rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
+    player.steps += sum(len(t.steps) for t in rollouts)
+    with run.timer("training"):
+        if learner.orm is not None:
+            judge(learner, rollouts, args)
+        for trajectory in rollouts:
+            trajectory.reward = outcome_reward(trajectory, args.judge)
+        metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()
+        metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
+        metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
+        # Lines 17 and 18.
+        metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
+    player.version += 1
+    # Lines 19 and 20.
+    keep(run, memory, rollouts, args)
+    if args.orm_refresh and learner.orm is not None:
+        refresh_orm(learner, memory, player, train_tasks, phase, args)
+    metrics |= evaluation_metrics(evaluate(learner, memory, player, eval_tasks, "eval", phase, args), "eval")
+    learner.phase = phase
+    run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
+    save(learner, player)
+    names = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
+    run.report(f"phase {phase}", metrics, *names)
 
 
 if __name__ == "__main__":

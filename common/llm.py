@@ -5,6 +5,7 @@ inside the functions that need them, so that `--help` answers at once.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -28,11 +29,12 @@ class Completion:
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
+def load(model_id, lora_rank=0, load_in_4bit=False, device=None, share=None):
     """Load a causal language model and its tokenizer.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
     the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU).
+    `share`: a model loaded from the same id, whose frozen base is used once more (LoRA only; new adapters).
     Returns (model in eval mode, tokenizer). Raises UsageError where there is no such model.
     """
     import torch
@@ -56,6 +58,8 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
         options["device_map"] = {"": 0}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
+        if lora_rank and share is not None:
+            return new_adapters(copy_network(share)), tokenizer
         model = AutoModelForCausalLM.from_pretrained(path, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
         reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
@@ -70,6 +74,41 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None):
         model = prepare_model_for_kbit_training(model) if load_in_4bit else model
         model = get_peft_model(model, LoraConfig(r=lora_rank, lora_alpha=2 * lora_rank, target_modules="all-linear"))
     return model.eval(), tokenizer
+
+
+def copy_network(model):
+    """A copy with trained weights of its own. Frozen weights, a LoRA model's base, are shared and held once."""
+    import copy
+
+    frozen = [p for p in model.parameters() if not p.requires_grad]
+    frozen += [p.quant_state for p in frozen if hasattr(p, "quant_state")]  # bitsandbytes keeps the scales there
+    return copy.deepcopy(model, {id(shared): shared for shared in frozen})
+
+
+def new_adapters(model):
+    """The LoRA model with adapters as at the start of training: the base model's function."""
+    from peft.tuners.lora import LoraLayer
+
+    for module in model.modules():
+        if isinstance(module, LoraLayer):
+            module.reset_lora_parameters("default", True)
+    return model
+
+
+def load_trained(model, folder):
+    """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
+    import torch
+    from safetensors.torch import load_file
+    from transformers import AutoModelForCausalLM
+
+    if hasattr(model, "peft_config"):
+        from peft import set_peft_model_state_dict
+
+        set_peft_model_state_dict(model, load_file(Path(folder) / "adapter_model.safetensors"))
+        return
+    with torch.no_grad():
+        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        model.load_state_dict(saved.state_dict())
 
 
 def find_model(model_id):
@@ -127,10 +166,45 @@ def is_tiny(model_id):
 
 def stop_ids(model, tokenizer):
     """Every token that ends a turn: the tokenizer's, and what the model's generation config names (chat models)."""
-    ids = {tokenizer.eos_token_id}
+    ids = {tokenizer.eos_token_id, end_of_turn(tokenizer)}
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids.update(configured if isinstance(configured, (list, tuple)) else [configured])
     return sorted(i for i in ids if i is not None)
+
+
+@functools.cache
+def end_of_turn(tokenizer):
+    """The token that ends an assistant's turn: what the chat template puts after one, else the end of the sequence."""
+    if tokenizer.chat_template:
+        turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+        after = tokenizer.apply_chat_template(turns, tokenize=False).rpartition("b")[2]
+        for token in tokenizer.encode(after, add_special_tokens=False)[:1]:
+            if token in tokenizer.all_special_ids:
+                return token
+    return tokenizer.eos_token_id
+
+
+def chat_prompt(tokenizer, system, user):
+    """One system and one user turn in the model's chat template, up to where the assistant begins: token ids. Special
+    tokens in the user's text, which holds pages, are taken out. A template without a system turn gets it in the
+    user's."""
+    user = without_special_tokens(tokenizer, user)
+    turns = [{"role": "system", "content": system}, {"role": "user", "content": user}]
+    try:
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    except Exception:  # jinja's, raised by the template itself
+        turns = [{"role": "user", "content": f"{system}\n\n{user}"}]
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def without_special_tokens(tokenizer, text):
+    """The text without strings that the tokenizer would read as its control tokens: a page must not end a turn."""
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    while found := [token for token in special if token in text]:  # again: what is left may form another one
+        for token in found:
+            text = text.replace(token, "")
+    return text
 
 
 def seed_of(*parts):
@@ -238,30 +312,39 @@ def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
 
 
-def length_batches(lengths, batch_size, rng=None):
-    """Index batches. With `rng` (random.Random): random ones, each sorted by length, so that its micro-batches pad
-    little. Without: of like lengths, longest first, for passes without gradient."""
-    order = list(range(len(lengths)))
-    if rng is None:
-        order.sort(key=lambda i: -lengths[i])
-        return [order[i : i + batch_size] for i in range(0, len(order), batch_size)]
+def random_batches(count, batch_size, rng):
+    """Indices 0 to count - 1 in random batches of at most `batch_size`."""
+    order = list(range(count))
     rng.shuffle(order)
     # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
-    count = math.ceil(len(order) / batch_size)
-    return [sorted(order[i::count], key=lambda i: -lengths[i]) for i in range(count)]
+    batches = math.ceil(count / batch_size)
+    return [order[i::batches] for i in range(batches)]
 
 
-def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size, max_norm=1.0):
-    """One optimiser step on the loss `loss_sum(items) / count`, accumulated over micro-batches of the items: the same
-    gradient whatever their size. Clips the gradient's norm to `max_norm`. Returns (loss, norm before clipping), as
-    tensors."""
+def micro_batches(lengths, tokens):
+    """Index groups of like lengths, longest first, each of at most `tokens` tokens, padding included; a longer sequence
+    goes alone."""
+    groups = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= tokens:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max_norm=1.0):
+    """One optimiser step on the loss `loss_sum(items) / count`, accumulated over micro-batches of at most `tokens`
+    tokens: the same gradient whatever their size. `lengths` are the items' in tokens. Clips the gradient's norm to
+    `max_norm`. Returns (loss, norm before clipping), as tensors."""
     import torch
 
     parameters = [p for p in model.parameters() if p.requires_grad]
+    parts = [[items[i] for i in group] for group in micro_batches(lengths, tokens)]
     optimizer.zero_grad()
     losses = []
     if _threads is None:
-        for part in split(items, micro_batch_size):
+        for part in parts:
             loss = loss_sum(part) / count
             loss.backward()
             losses.append(loss.detach())
@@ -271,7 +354,7 @@ def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size, ma
             loss = loss_sum(part) / count
             return loss.detach(), torch.autograd.grad(loss, parameters, allow_unused=True)
 
-        for loss, gradients in _threads.map(loss_and_gradients, split(items, micro_batch_size)):
+        for loss, gradients in _threads.map(loss_and_gradients, parts):
             losses.append(loss)  # in the parts' order: the sum does not depend on which thread was first
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
@@ -281,26 +364,22 @@ def gradient_step(model, optimizer, items, loss_sum, count, micro_batch_size, ma
     return torch.stack(losses).sum(), norm
 
 
-def map_batches(function, items, lengths, batch_size=64):
-    """`function(list of items) -> tensor [len]` over length-sorted batches without gradient; a list in items' order."""
+def map_batches(function, items, lengths, tokens=4096):
+    """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
+    tokens; a list in items' order."""
     import torch
 
     def without_gradient(batch):
         with torch.no_grad():
             return function([items[i] for i in batch]).tolist()
 
-    batches = length_batches(lengths, batch_size)
+    batches = micro_batches(lengths, tokens)
     run = map if _threads is None else _threads.map
     results = [None] * len(items)
     for batch, values in zip(batches, run(without_gradient, batches), strict=True):
         for i, value in zip(batch, values, strict=True):
             results[i] = value
     return results
-
-
-def split(items, size):
-    """The items in parts of at most `size`."""
-    return [items[i : i + size] for i in range(0, len(items), size)]
 
 
 _threads = None  # a ThreadPoolExecutor after use_threads

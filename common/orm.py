@@ -6,9 +6,10 @@ A language model is asked for YES or NO; the logits of the two answers are compa
 import random
 
 
-def answer_ids(tokenizer):
-    """The token ids of the two answers, each a single token."""
-    ids = [tokenizer.encode(text, add_special_tokens=False) for text in (" YES", " NO")]
+def answer_ids(tokenizer, prompt):
+    """The token ids of the two answers after this prompt (token ids): with a space where it does not end in one."""
+    space = "" if tokenizer.decode(prompt[-1:])[-1:].isspace() else " "
+    ids = [tokenizer.encode(space + text, add_special_tokens=False) for text in ("YES", "NO")]
     if any(len(i) != 1 for i in ids):
         ids = [tokenizer.encode(text, add_special_tokens=False) for text in ("YES", "NO")]
     return ids[0][0], ids[1][0]
@@ -20,21 +21,21 @@ def yes_logit(model, tokenizer, prompts):
 
     from common import llm
 
-    yes, no = answer_ids(tokenizer)
+    yes, no = answer_ids(tokenizer, prompts[0])
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
     weight = model.get_output_embeddings().weight
     return last @ (weight[yes] - weight[no])
 
 
-def p_yes(model, tokenizer, prompts, batch_size=64):
+def p_yes(model, tokenizer, prompts, tokens=4096):
     """P(YES) / (P(YES) + P(NO)) for each prompt, as a list of floats; the trajectory is a success above 0.5."""
     from common import llm
 
     def score(batch):
         return yes_logit(model, tokenizer, batch).sigmoid()
 
-    return llm.map_batches(score, prompts, [len(p) for p in prompts], batch_size)
+    return llm.map_batches(score, prompts, [len(p) for p in prompts], tokens)
 
 
 def train(
@@ -49,7 +50,7 @@ def train(
     lm_mask=None,
     lm_weight=0.0,
     schedule=None,
-    micro_batch_size=16,
+    tokens=4096,
 ):
     """Cross-entropy of YES against NO on labelled trajectories.
 
@@ -63,7 +64,7 @@ def train(
 
     from common import llm
 
-    yes, no = answer_ids(tokenizer)
+    yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
     rng = random.Random(seed)
     rates = [group["lr"] for group in optimizer.param_groups]
     head = model.get_output_embeddings()
@@ -87,13 +88,14 @@ def train(
     losses = []
     for epoch in range(epochs):
         losses = []
-        batches = llm.length_batches([len(p) for p in prompts], batch_size, rng)
+        batches = llm.random_batches(len(prompts), batch_size, rng)
         for number, batch in enumerate(batches):
             if schedule is not None:
                 factor = schedule((epoch + number / len(batches)) / epochs)
                 for group, rate in zip(optimizer.param_groups, rates, strict=True):
                     group["lr"] = rate * factor
-            loss, _ = llm.gradient_step(model, optimizer, batch, loss_sum, len(batch), micro_batch_size)
+            lengths = [len(prompts[i]) for i in batch]
+            loss, _ = llm.gradient_step(model, optimizer, batch, lengths, loss_sum, len(batch), tokens)
             losses.append(loss)
     model.eval()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -233,10 +233,10 @@ class Player:
     enough. `version` is written into every step; the caller counts it up when it changes the model.
     """
 
-    def __init__(self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens):
+    def __init__(self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens, lockstep=False):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.run, self.runner, self.max_new_tokens = run, runner, max_new_tokens
+        self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.faults = FaultLog()
         self.version = 0
         self.steps = 0  # environment steps that the caller counts as training
@@ -245,7 +245,11 @@ class Player:
         self.interrupted = False
 
     def play(self, tasks, temperature, seed, name, phase=0):
-        """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order."""
+        """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order.
+
+        What the run had finished of them before it was stopped is taken from its folder, except in lockstep, where
+        every batch must be as it would have been.
+        """
         from tqdm import tqdm
 
         def generate(prompts, seeds):
@@ -256,26 +260,59 @@ class Player:
 
         async def play_once(env, task, attempt, index):
             images = self.run.trajectories.add_image
-            own = seed * 100_000 + index  # a task that occurs twice is played in two ways
+            own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
             return await play(env, task, policy, self.prompt, self.decode, own, attempt, images)
 
-        policy = BatchedPolicy(generate)
-        won, bar = [], tqdm(total=len(tasks), desc=name, unit="ep", leave=False, mininterval=1.0, disable=None)
+        policy = BatchedPolicy(generate, self.lockstep)
+        finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
+        rest = [index for index in range(len(tasks)) if index not in finished]
+        won, bar = [], tqdm(total=len(rest), desc=name, unit="ep", leave=False, mininterval=1.0, disable=None)
 
-        def on_done(_, trajectory):
+        def on_done(place, trajectory):
             if trajectory is not None:
                 won.append(trajectory.verdict or 0.0)
+                trajectory.phase, trajectory.policy = phase, name
+                finished[rest[place]] = trajectory
+                if not self.lockstep:
+                    self.run.unfinished.append([trajectory])
             bar.update()
             bar.set_postfix_str(f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
 
         with self.run.timer("pages"), bar:
-            played = self._wait(play_all(self.envs, tasks, policy, play_once, self.faults, on_done, self.going))
+            todo = [tasks[index] for index in rest]
+            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
         self.tokens += policy.tokens
+        played = [finished[index] for index in sorted(finished)]
         for trajectory in played:
-            trajectory.phase, trajectory.policy = phase, name
-            first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
-            self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
+            self.note_start_page(trajectory)
         return played
+
+    def _finished_before(self, tasks, seed, name):
+        """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`."""
+        places = {(seed * 100_000 + index, task.task_id): index for index, task in enumerate(tasks)}
+        finished = {}
+        for trajectory in self.run.unfinished:
+            index = places.get((trajectory.seed, trajectory.task.task_id))
+            same_policy = trajectory.policy == name and trajectory.steps[0].version == self.version
+            if index is not None and same_policy and trajectory.task == tasks[index]:
+                finished[index] = trajectory
+        return finished
+
+    def note_start_page(self, trajectory):
+        """Keep the first page of the trajectory's world."""
+        first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
+        self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
+
+    def state(self):
+        """What a checkpoint holds of it, fit for JSON."""
+        faults = vars(self.faults) | {"recent": list(self.faults.recent)}
+        return {"version": self.version, "steps": self.steps, "tokens": self.tokens, "faults": faults}
+
+    def set_state(self, state):
+        """The inverse of `state`."""
+        self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
+        recent = deque(state["faults"]["recent"], maxlen=FAULT_WINDOW)
+        self.faults = FaultLog(**state["faults"] | {"recent": recent})
 
     def metrics(self):
         """Faults and generated tokens so far, by metric name."""
@@ -317,4 +354,4 @@ class Player:
 
     def encode_action(self, text):
         """An action's text as token ids with the stop token: what a policy would have sampled."""
-        return self.tokenizer.encode(text, add_special_tokens=False) + [self.tokenizer.eos_token_id]
+        return self.tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(self.tokenizer)]

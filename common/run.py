@@ -1,7 +1,8 @@
 """A run's folder: arguments, metrics, trajectories, checkpoints, the script as run; and how a script ends.
 
 `runs/<env>__<script>__<seed>__<time>/` holds args.json, metrics.jsonl, trajectories.jsonl with screenshots/,
-checkpoints/ (the last two), the script, and what the script writes there itself (report, plots, page of episodes).
+checkpoints/ (the last two), unfinished.jsonl (episodes since the last of these), the script, and what the script writes
+there itself (report, plots, page of episodes).
 """
 
 import asyncio
@@ -75,6 +76,7 @@ class Run:
         self.path, self.args, self.resumed = path, args, resumed
         self.name = path.name
         self.trajectories = TrajectoryStore(path / "trajectories.jsonl")
+        self.unfinished = TrajectoryStore(path / "unfinished.jsonl")  # episodes since the last checkpoint
         self.timer = Timer()
         self._wandb = None
 
@@ -156,7 +158,15 @@ class Run:
             "seconds": self.timer.seconds,
             "state": state,
         }
-        return checkpoint.save(self.path, step, weights, tensors, meta)
+        folder = checkpoint.save(self.path, step, weights, tensors, meta)
+        truncate(self.unfinished.path, 0)
+        return folder
+
+    def start_over(self) -> None:
+        """Drops what the run has logged and played so far."""
+        truncate(self.trajectories.path, 0)
+        truncate(self.path / "metrics.jsonl", 0)
+        self.timer.seconds.clear()
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint, or None."""
@@ -203,17 +213,32 @@ def read_metrics(run_path: str | Path) -> list[dict]:
 
 def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None):
     """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
-    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own). A flag always wins."""
+    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own). With `--resume FOLDER` the
+    defaults are that run's arguments. A flag always wins."""
     import tyro
 
     argv = sys.argv[1:] if argv is None else list(argv)
     silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
     first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
+    defaults = args_class()
+    if first.resume not in ("", "auto"):
+        defaults = replace(defaults, **_saved_args(args_class, Path(first.resume)))
+        args = tyro.cli(args_class, args=argv, default=defaults)
+        return replace(args, resume=first.resume)
     preset = first.preset
     if preset == "auto":
         preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
     args = tyro.cli(args_class, args=argv, default=replace(args_class(), **presets.get(preset, {})))
     return replace(args, preset=preset)
+
+
+def _saved_args(args_class, run_path: Path) -> dict:
+    """The arguments of an earlier run. Raises UsageError where the folder has none."""
+    try:
+        saved = json.loads((run_path / "args.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"nothing to resume: {run_path} has no readable args.json") from error
+    return {name: value for name, value in saved.items() if name in args_class.__dataclass_fields__}
 
 
 def run_main(main: Callable, *args) -> None:

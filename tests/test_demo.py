@@ -42,7 +42,7 @@ def finish(process, seconds=240):
         (["--env-id", "arena/bank"], "the arena's sites are"),
         (["--demos", "missing.jsonl"], "missing.jsonl"),
         (["--orm-data", "absent.jsonl"], "absent.jsonl"),
-        (["--micro-batch-size", "0"], "--micro-batch-size"),
+        (["--micro-batch-tokens", "0"], "--micro-batch-tokens"),
         (["--load-in-4bit"], "needs a GPU"),
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
@@ -90,12 +90,12 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert last["charts/phase"] == 2 and last["global_step"] > 0
     for name in ("rollout/reward", "losses/policy_loss", "losses/critic_loss", "replay/steps", "eval/success"):
         assert name in last
-    assert "test_after/success" in rows[-1] and "test_before/success" in rows[0]
+    assert "test_after/success" in rows[-1] and "test_before/success" in rows[1]
     assert max(row.get("rollout/faults", 0) for row in rows) >= 1  # the kill was a fault ...
     episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
     whole = [t.outcome == "exit" or len(t.steps) == t.task.max_steps for t in episodes]
     assert all(whole) and all(t.final_observation for t in episodes)  # ... and no episode of it was kept
-    assert rows[0]["orm/labelled"] == 8 + 6 + 3  # start-up, demonstrations, those of the file: as many as asked for
+    assert rows[1]["orm/labelled"] == 8 + 6 + 3  # start-up, demonstrations, those of the file: as many as asked for
     trained_on = [t for t in episodes if t.policy.startswith("phase")]
     assert len(trained_on) == 12
     assert all(t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in trained_on)  # never the true verdict

@@ -74,12 +74,22 @@ def test_logprobs_do_not_depend_on_padding_and_carry_gradient(tiny):
     assert together[1][mask[1]].tolist() == pytest.approx(slow, abs=1e-4)
 
 
-def test_length_batches_cover_everything_once():
-    lengths = [random.Random(0).randint(1, 99) for _ in range(53)]
-    for rng in (None, random.Random(1)):
-        batches = llm.length_batches(lengths, 8, rng)
-        assert sorted(i for b in batches for i in b) == list(range(53))
-        assert max(map(len, batches)) == 8
+def test_batches_cover_everything_once():
+    batches = llm.random_batches(53, 8, random.Random(1))
+    assert sorted(i for b in batches for i in b) == list(range(53))
+    assert {len(b) for b in batches} == {7, 8}
+    assert batches != llm.random_batches(53, 8, random.Random(2))
+
+
+def test_micro_batches_keep_to_their_size_and_pad_little():
+    rng = random.Random(0)
+    lengths = [int(rng.lognormvariate(5, 0.6)) for _ in range(200)]
+    parts = llm.micro_batches(lengths, 1024)
+    assert sorted(i for part in parts for i in part) == list(range(200))
+    padded = [max(lengths[i] for i in part) * len(part) for part in parts]
+    assert all(size <= 1024 or len(part) == 1 for size, part in zip(padded, parts, strict=True))
+    assert sum(lengths) > 0.85 * sum(padded)
+    assert llm.micro_batches([3000, 5], 1024) == [[0], [1]]
 
 
 def test_the_tiny_tokenizer_gives_text_back(tiny):
@@ -114,11 +124,57 @@ def test_lora_trains_adapters_only():
 
 
 # ----------------------------------------------------------------------------------------------------------------- ORM
+@pytest.mark.parametrize("rank", [0, 4])
+def test_networks_share_what_is_frozen_and_train_apart(rank):
+    actor, tokenizer = llm.load("assets/tiny", lora_rank=rank)
+    prompt, action = tokenizer.encode(PAGES[0]), tokenizer.encode("log out")
+
+    def score(model):
+        return llm.token_logprobs(model, tokenizer, [prompt], [action])[0].sum()
+
+    def step(model):
+        optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+        llm.gradient_step(model, optimizer, [0], [1], lambda _: -score(model), 1, 1)
+
+    at_first = score(actor).item()
+    step(actor)
+    critic = llm.copy_network(actor)
+    judge, _ = llm.load("assets/tiny", lora_rank=rank, share=actor)
+    trained = score(actor).item()
+    assert score(critic).item() == trained != at_first  # the critic starts as the trained actor ...
+    assert score(judge).item() == pytest.approx(at_first, abs=1e-5)  # ... and the judge as the base
+    for other in (critic, judge):
+        step(other)
+    assert score(actor).item() == trained != score(critic).item() and score(judge).item() != pytest.approx(at_first)
+    frozen, trainable = (
+        [{p.data_ptr() for p in m.parameters() if p.requires_grad is flag} for m in (actor, critic, judge)]
+        for flag in (False, True)
+    )
+    assert bool(frozen[0]) == bool(rank) and frozen[0] == frozen[1] == frozen[2]
+    assert not trainable[0] & trainable[1] and not trainable[0] & trainable[2] and not trainable[1] & trainable[2]
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_trained_weights_come_back_from_a_checkpoint(tmp_path, rank):
+    model, tokenizer = llm.load("assets/tiny", lora_rank=rank)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.01)
+    model.save_pretrained(tmp_path)
+    again, _ = llm.load("assets/tiny", lora_rank=rank)
+    prompt = tokenizer.encode(PAGES[1])
+    wanted = llm.hidden_states(model, [prompt], 0)[0]
+    assert not torch.equal(llm.hidden_states(again, [prompt], 0)[0], wanted)
+    llm.load_trained(again, tmp_path)
+    assert torch.equal(llm.hidden_states(again, [prompt], 0)[0], wanted)
+
+
 def test_the_judge_compares_two_logits(tiny):
     model, tokenizer = tiny
-    yes, no = orm.answer_ids(tokenizer)
-    assert yes != no
     prompts = [tokenizer.encode(p) for p in PAGES]
+    yes, no = orm.answer_ids(tokenizer, prompts[0])
+    assert yes != no
     got = orm.p_yes(model, tokenizer, prompts)
     for prompt, p in zip(prompts, got, strict=True):
         with torch.no_grad():

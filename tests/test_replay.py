@@ -19,7 +19,7 @@ text = st.text(st.characters(), max_size=20)  # lone surrogates, NUL and line se
 floats = st.floats(allow_nan=False)
 steps = st.builds(
     Step,
-    prompt_ids=st.lists(st.integers(0, 2**31), max_size=4),
+    prompt_ids=st.lists(st.integers(0, 2**31 - 1), max_size=4),
     action_ids=st.lists(st.integers(0, 2**31), max_size=4),
     logprobs=st.lists(floats, max_size=4),
     version=st.integers(0, 1000),

@@ -133,7 +133,7 @@ def actor_gradient(model, tokenizer, trajectories, args):
     webrl.set_ref_logprobs(pairs, actor, tokenizer, args)
     for t, i in pairs:
         t.steps[i].ref_logprob -= 0.1
-    learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
+    learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
     webrl.update_actor(learner, pairs, 1, random.Random(0), args)
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
 
@@ -141,14 +141,14 @@ def actor_gradient(model, tokenizer, trajectories, args):
 def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
     rng = random.Random(1)
     trajectories = [trajectory(rng, rng.randint(1, 4), 1.0) for _ in range(6)]
-    whole = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=64))
-    for size in (1, 3, 7):
-        part = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=size))
+    whole = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=2000))
+    for size in (1, 40, 90):
+        part = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=size))
         torch.testing.assert_close(part, whole, atol=2e-5, rtol=1e-3)
     llm.use_threads(3)
     try:
-        threaded = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=3))
-        again = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_size=3))
+        threaded = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=60))
+        again = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=60))
     finally:
         llm.use_threads(1)
     torch.testing.assert_close(threaded, whole, atol=2e-5, rtol=1e-3)
@@ -183,7 +183,7 @@ def test_an_update_moves_the_actions_the_right_way(tiny, loss):
     for t, i in pairs:
         t.steps[i].advantage = 0.5 if t.reward else -0.5
     before = {id(t.steps[i]): t.steps[i].ref_logprob for t, i in pairs}
-    learner = webrl.Learner(actor, tiny[1], webrl.make_optimizer(actor, args.learning_rate, args))
+    learner = webrl.Learner(actor, tiny[1], random.Random(0), webrl.make_optimizer(actor, args.learning_rate, args))
     kept = [(t, i) for t, i in pairs if t.reward] if loss == "sft" else pairs
     metrics = webrl.update_actor(learner, kept, 1, rng, args)
     webrl.set_ref_logprobs(pairs, actor, tiny[1], args)
@@ -261,7 +261,7 @@ def test_the_critic_begins_as_the_actor(lora_rank):
         for p in actor.parameters():
             if p.requires_grad:
                 p += 0.01 * torch.randn_like(p)
-    critic = webrl.make_critic(actor, args)
+    critic = webrl.make_critic(actor)
     prompts = [tokenizer.encode("Task Instruction: log out\nAction History:\n")]
     with torch.no_grad():
         torch.testing.assert_close(
@@ -277,10 +277,10 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
     args = make_args(critic_first=critic_first, replay=False, critic_learning_rate=1e-2, num_phases=1)
     actor, tokenizer = webrl.llm.load(args.model_id)
-    learner = webrl.Learner(actor, tokenizer, torch.optim.SGD(actor.parameters(), lr=0.0))
-    learner.critic = webrl.make_critic(actor, args)  # V = 0.5 everywhere
+    learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
+    learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere
     learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    webrl.learn(learner, rollouts, [], [], 1, rng, args)
+    webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
     after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)

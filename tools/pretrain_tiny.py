@@ -684,7 +684,9 @@ def main(args):
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = args.learning_rate * min(1.0, (step + 1) / 100) * decay
             rows, count = list(zip(ids, labels, strict=True)), int((labels[:, 1:] != -100).sum())
-            loss, _ = llm.gradient_step(model, both, rows, loss_sum, count, math.ceil(len(rows) / args.threads))
+            width = len(ids[0])
+            part = math.ceil(len(rows) / args.threads) * width
+            loss, _ = llm.gradient_step(model, both, rows, [width] * len(rows), loss_sum, count, part)
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
                 rates = probe(model, tokenizer)

@@ -1,0 +1,106 @@
+"""A run in lockstep that is killed with -9 and resumed gives the metrics of one that was not, bit for bit."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from common import checkpoint
+from common.errors import UsageError
+from common.replay import TrajectoryStore
+from common.run import parse_args
+from webrl import TINY, Args
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--num-demos 16 --sft-epochs 1 --orm-episodes 34 --orm-epochs 1 --start-episodes 12 --instructions-per-phase 8
+--num-phases 2 --eval-tasks 4 --test-tasks 6 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep""".split()
+# runs webrl.py in a process that kills itself at the n-th call of one function
+KILLER = """
+import importlib, os, runpy, signal, sys
+module, name, calls, *sys.argv = sys.argv[1:]
+sys.path.insert(0, os.getcwd())
+owner = importlib.import_module(module)
+for part in name.split(".")[:-1]:
+    owner = getattr(owner, part)
+attribute, count = name.split(".")[-1], 0
+original = getattr(owner, attribute)
+def counted(*args, **kwargs):
+    global count
+    count += 1
+    if count == int(calls):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return original(*args, **kwargs)
+setattr(owner, attribute, counted)
+runpy.run_path("webrl.py", run_name="__main__")
+"""
+
+
+def play_run(runs_dir, *flags, kill=None):
+    """`webrl.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
+    script = ["-c", KILLER, *map(str, kill), "webrl.py"] if kill else ["webrl.py"]
+    command = [sys.executable, *script, *SMALL, "--runs-dir", str(runs_dir), *flags]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == (-signal.SIGKILL if kill else 0), done.stdout + done.stderr
+    return done.stdout
+
+
+def metrics(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    play_run(whole)
+    for kill, phase in (
+        (("common.llm", "generate", 15), -1),  # the start-up's episodes, after the fine-tuning
+        (("common.llm", "gradient_step", 22), 0),  # phase 1's update
+        (("common.checkpoint", "_sync", 7), 0),  # while its checkpoint is being written
+        (("common.checkpoint", "save", 2), 1),  # phase 2 is done but not saved
+    ):
+        play_run(cut, "--resume", "auto", kill=kill)
+        (run,) = cut.iterdir()
+        assert checkpoint.latest(run).state["phase"] == phase
+        assert bool(list(run.glob("checkpoints/.*.tmp"))) == (kill[1] == "_sync")
+    play_run(cut, "--resume", "auto")  # to the end
+    (expected,) = whole.iterdir()
+    assert metrics(run) == metrics(expected)
+    assert [row["charts/phase"] for row in metrics(run)] == ["0", "0", "1", "2", "2"]
+    names = ("actor/model.safetensors", "orm/model.safetensors", "critic.safetensors")
+    for name in names:
+        ours, theirs = (checkpoint.latest(r).path / name for r in (run, expected))
+        assert ours.read_bytes() == theirs.read_bytes(), name
+    stored, wanted = (list(TrajectoryStore(r / "trajectories.jsonl")) for r in (run, expected))
+    for step in (step for t in stored + wanted for step in t.steps):
+        step.url = step.url.split("/", 3)[-1]  # the sites' port is the system's choice
+    assert stored == wanted
+
+
+def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path):
+    SMALL.remove("--lockstep")
+    try:
+        play_run(tmp_path, kill=("common.rollout", "play_until_sound", 16 + 6 + 11))  # demonstrations, test, start-up
+        (run,) = tmp_path.iterdir()
+        finished = list(TrajectoryStore(run / "unfinished.jsonl"))
+        assert {t.policy for t in finished} == {"test before", "start-up"}
+        play_run(tmp_path, "--resume", str(run))
+    finally:
+        SMALL.append("--lockstep")
+    kept = {(t.policy, t.seed, t.task.task_id): t for t in TrajectoryStore(run / "trajectories.jsonl")}
+    assert len([t for t in kept.values() if t.policy == "start-up"]) == 12
+    for t in finished:
+        assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
+    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 6
+
+
+def test_a_resumed_run_keeps_its_own_flags(tmp_path):
+    saved = {"seed": 7, "beta": 0.3, "num_phases": 9, "a_flag_of_old": 1}
+    (tmp_path / "args.json").write_text(json.dumps(saved))
+    args = parse_args(Args, {"tiny": TINY}, ["--resume", str(tmp_path), "--num-phases", "12"])
+    assert (args.seed, args.beta, args.num_phases, args.resume) == (7, 0.3, 12, str(tmp_path))
+    assert args.num_demos == Args.num_demos  # no preset on top
+    with pytest.raises(UsageError, match="nothing to resume"):
+        parse_args(Args, {"tiny": TINY}, ["--resume", str(tmp_path / "nowhere")])
