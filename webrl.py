@@ -243,10 +243,10 @@ TINY = dict(
     critic_replay="both",
     max_grad_norm=0.1,
     batch_size=16,
-    micro_batch_tokens=512,
+    micro_batch_tokens=768,
     actor_epochs=4,
     replay_ratio=1.5,
-    eval_tasks=40,
+    eval_tasks=24,
     test_tasks=200,
 )
 
