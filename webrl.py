@@ -19,6 +19,7 @@ import asyncio
 import math
 import random
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,7 +29,8 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import llm, orm
+from common import llm, orm, parallel
+from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.replay import read_demos, read_labelled
 from common.rollout import Player
@@ -80,9 +82,14 @@ class Args:
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
+    engine: str = ""
+    """URL of a vLLM server that samples the actions; needs --lora-rank: after every phase it loads the new adapter
+    (docs/gpu.md)"""
     cpu_threads: int = 0
     """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
     threads inside each operation"""
+    gradient_checkpointing: bool = False
+    """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 2048
     """longest action in tokens"""
     prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
@@ -373,8 +380,13 @@ def restore(learner, memory, player, args):
         memory.add([trajectory], args.start_buffer)
         player.note_start_page(trajectory)
     player.set_state(state["player"])
+    publish(learner, player)
     learner.rng.setstate(tensors["rng"])
     torch.set_rng_state(tensors["torch"])
+
+
+def base_model(args):
+    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
 
 
 def make_judge_and_critic(learner, args):
@@ -382,7 +394,7 @@ def make_judge_and_critic(learner, args):
     the optimisers (the actor's is not the fine-tuning's)."""
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.judge == "orm":
-        learner.orm, _ = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, share=learner.actor)
+        learner.orm, _ = llm.load(*base_model(args), share=learner.actor)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     if args.loss == "paper" or args.curriculum:
         learner.critic = make_critic(learner.actor)
@@ -441,7 +453,7 @@ def mean_loss(losses, what):
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, past, obs, prompt_format="plain"):
+def agent_prompt(tokenizer, instruction, past, obs, prompt_format="auto"):
     """The agent's prompt as token ids, in the released order: instruction, action history, current page.
 
     past: token ids of the actions so far (plain: used as they were sampled); obs: the environment's observation.
@@ -452,7 +464,7 @@ def agent_prompt(tokenizer, instruction, past, obs, prompt_format="plain"):
         text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
         return tokenizer.encode(text)  # with the beginning-of-text token
     error = f'error "{obs["error"]}"\n' if obs["error"] else ""
-    if prompt_format == "chat":
+    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
         history = "".join(f"{tokenizer.decode(ids)}\n" for ids in past)
         task = f"Task Instruction: {instruction}\nAction History:\n{history}{obs['text']}\n{error}"
         return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
@@ -499,15 +511,15 @@ RELEASED_ORM_SYSTEM_PROMPT = (  # the released ORM's, word for word
 )
 
 
-def orm_prompt(tokenizer, trajectory, page_first, prompt_format="plain"):
+def orm_prompt(tokenizer, trajectory, page_first, prompt_format="auto"):
     """The ORM's prompt (Figure 17): instruction, actions, the last page. Returns (token ids, 0/1 marks of the
     instruction's words, which the other formats do not have)."""
-    if prompt_format != "plain":
+    if prompt_format in ("chat", "webrl") or (prompt_format == "auto" and tokenizer.chat_template):
         actions = "".join("; ".join(step.action.split("\n")).strip() + "\n" for step in trajectory.steps)
         page = trajectory.final_observation.strip()
         text = f"The User Intent:\n{trajectory.task.instruction.strip()}\n\nAction History:\n{actions}"
         text += f"\nThe Current Screenshot:\n{page}"
-        if prompt_format == "chat":
+        if prompt_format != "webrl":
             ids = llm.chat_prompt(tokenizer, RELEASED_ORM_SYSTEM_PROMPT, text)
         else:
             text = llm.without_special_tokens(tokenizer, text)
@@ -755,9 +767,13 @@ def update_actor(learner, pairs, phase, rng, args):
     actor.eval()
     if not losses:
         return {}
+    drift = torch.tensor(
+        [math.fsum(torch.stack(drifts).tolist()) if drifts else 0.0], device=losses[0].device
+    )  # threads add in any order
+    parallel.add_up([drift])
     return {
         "losses/policy_loss": mean_loss(losses, "actor"),
-        "losses/ref_minus_new_logprob": math.fsum(torch.stack(drifts).tolist()) / (len(pairs) * args.actor_epochs),
+        "losses/ref_minus_new_logprob": drift.item() / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
         "charts/learning_rate": rate,
     }
@@ -872,15 +888,38 @@ def start_values(learner, player, tasks, args):
     return state_values(learner.critic, states, learner.tokenizer.pad_token_id, args)
 
 
-def learn(learner, memory, rollouts, phase, rng, args):
+def publish(learner, player):
+    """Let the engine, where there is one, sample from the actor as it is now."""
+    if player.engine is not None:
+        folder = player.run.path / "adapters" / f"{player.run.name}-{player.version}"
+        if parallel.is_main():
+            learner.actor.save_pretrained(folder)
+            player.engine.load_adapter(folder, folder.name)
+            for old in set(folder.parent.iterdir()) - {folder}:
+                shutil.rmtree(old)
+        player.engine.model = parallel.broadcast(folder.name)
+
+
+def logprob_gap(pairs):
+    """Mean distance, per token, of what was said at sampling from our own forward pass: a check on engines."""
+    sampled = [step for step in (t.steps[i] for t, i in pairs) if step.logprobs]  # demonstrations have none
+    gaps = [abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in sampled]
+    return sum(gaps) / max(1, len(gaps))
+
+
+def learn(learner, memory, player, rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
     fresh = pairs_of(rollouts)
     set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
-    experience, metrics = [], {}
+    experience, metrics = [], {"rollout/logprob_gap": logprob_gap(fresh)}
+    if metrics["rollout/logprob_gap"] > 0.05:
+        player.run.say(
+            f"warning: sampling log-probs are {metrics['rollout/logprob_gap']:.3f} a token from the actor's own"
+        )
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
         experience, share = draw_replay(memory.replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
-        metrics = {"replay/steps": len(experience), "replay/in_band": share}
+        metrics |= {"replay/steps": len(experience), "replay/in_band": share}
     pairs = fresh + experience
     if learner.critic is not None:
         data = pairs
@@ -920,15 +959,16 @@ def value_metrics(fresh, experience):
 def main(args):
     if args.micro_batch_tokens < 1:
         raise UsageError("--micro-batch-tokens must be positive")
+    if args.engine and not args.lora_rank:
+        raise UsageError("--engine needs --lora-rank: after every phase it loads an adapter, not all weights")
     if args.start_episodes < 1:
         raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
+    parallel.start()
     if args.generator:  # a wrong URL or key shows now, not after the first hour
         llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
-    learner = Learner(*llm.load(args.model_id, args.lora_rank, args.load_in_4bit), random.Random(args.seed))
-    if args.prompt_format == "auto":
-        args = replace(args, prompt_format="chat" if learner.tokenizer.chat_template else "plain")
+    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     env = envs.make(
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",
@@ -953,13 +993,14 @@ def main(args):
             num_envs=args.num_envs,
             max_new_tokens=args.max_new_tokens,
             lockstep=args.lockstep,
+            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
         )
         try:
             train(args, env, run, player, learner)
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None:
                 save(learner, player)
-            print(f"checkpoint {run.latest().path}; go on with --resume {run.path}", flush=True)
+            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
             raise
         finally:
             runner.run(env.close())
@@ -974,7 +1015,7 @@ def train(args, env, run, player, learner):
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
-    print(f"run folder {run.path}", flush=True)
+    run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, memory, player, args)
     if learner.phase < -1:
@@ -987,8 +1028,9 @@ def train(args, env, run, player, learner):
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     run.summary(memory.before, after)
-    print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
-    print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+    if parallel.is_main():
+        print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+        print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
 def start_actor(learner, memory, player, train_tasks, args):
@@ -1001,9 +1043,10 @@ def start_actor(learner, memory, player, train_tasks, args):
     if not demos:
         raise UsageError("no demonstrations: --num-demos must be positive, or --demos FILE hold some")
     keep(run, memory, demos, args)
-    print(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning", flush=True)
+    run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
     with run.timer("training"):
         loss = fine_tune(learner.actor, learner.tokenizer, demos, args)
+    publish(learner, player)
     learner.phase = -1
     run.log({"losses/sft_loss": loss, "charts/phase": 0}, player.steps)
     save(learner, player)
@@ -1044,7 +1087,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         failures = memory.failure_set or [t.task for t in memory.rollouts]
         tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
         if counts["shortfall"]:
-            print(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
+            run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
     else:
         tasks, counts = draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
     # Lines 15 and 16: rolled out and judged.
@@ -1059,8 +1102,9 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
         metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
         # Lines 17 and 18.
-        metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
+        metrics |= learn(learner, memory, player, rollouts, phase, learner.rng, args)
     player.version += 1
+    publish(learner, player)
     # Lines 19 and 20.
     keep(run, memory, rollouts, args)
     if args.orm_refresh and learner.orm is not None:

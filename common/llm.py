@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from common import parallel
 from common.errors import UsageError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,21 +30,28 @@ class Completion:
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, device=None, share=None):
+def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, share=None):
     """Load a causal language model and its tokenizer.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
-    the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU).
-    `share`: a model loaded from the same id, whose frozen base is used once more (LoRA only; new adapters).
-    Returns (model in eval mode, tokenizer). Raises UsageError where there is no such model.
+    the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU);
+    `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation.
+    `share`: a model loaded from the same id, whose frozen base is used once more (LoRA only; new adapters). A folder of
+    adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises UsageError
+    where there is no such model.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the script has its own
-    path = find_model(model_id)
-    offline = not os.path.isdir(path) and not hub_answers(path)
+    path = base = find_model(model_id)
+    adapters = Path(path) / "adapter_config.json"
+    if adapters.is_file():
+        base = find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
+    offline = not os.path.isdir(base) and not hub_answers(base)
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if load_in_4bit and device == "cpu":
         raise UsageError("--load-in-4bit needs a GPU: drop the flag or run where torch.cuda.is_available()")
@@ -55,25 +63,37 @@ def load(model_id, lora_rank=0, load_in_4bit=False, device=None, share=None):
         options["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-        options["device_map"] = {"": 0}
+        options["device_map"] = {"": torch.cuda.current_device()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
         if lora_rank and share is not None:
             return new_adapters(copy_network(share)), tokenizer
-        model = AutoModelForCausalLM.from_pretrained(path, local_files_only=offline, **options)
+        model = AutoModelForCausalLM.from_pretrained(base, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
         reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
         raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
+    if adapters.is_file():
+        from peft import PeftModel
+
+        model = PeftModel.from_pretrained(model, path).merge_and_unload()
     if not load_in_4bit:
         model = model.to(device)
+    if gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank:
-        from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
-
-        model = prepare_model_for_kbit_training(model) if load_in_4bit else model
-        model = get_peft_model(model, LoraConfig(r=lora_rank, lora_alpha=2 * lora_rank, target_modules="all-linear"))
+        model = add_adapters(model, lora_rank, load_in_4bit)
     return model.eval(), tokenizer
+
+
+def add_adapters(model, lora_rank, in_4bit=False):
+    """The model with its weights frozen and LoRA adapters, in float32, on every linear layer."""
+    from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
+
+    if in_4bit:
+        model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return get_peft_model(model, LoraConfig(r=lora_rank, lora_alpha=2 * lora_rank, target_modules="all-linear"))
 
 
 def copy_network(model):
@@ -117,7 +137,7 @@ def find_model(model_id):
     Raises UsageError for a path that is not there.
     """
     for path in (Path(model_id), ROOT / model_id):
-        if (path / "config.json").is_file():
+        if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
             return str(path)
     looks_local = model_id.startswith((".", "/", "~", "assets/", "runs/")) or model_id.count("/") != 1
     if looks_local or os.path.isdir(model_id):
@@ -138,22 +158,28 @@ def hub_answers(model_id):
     return True
 
 
+def api_key():
+    """The key for servers by URL, from OPENAI_API_KEY; a server of one's own wants none."""
+    return os.environ.get("OPENAI_API_KEY", "none")
+
+
 def ask(url, model, prompt, flag):
     """One reply of a model behind an OpenAI-compatible API at `url`; its key is read from OPENAI_API_KEY.
 
     Raises UsageError, naming the command line's `flag`, when the server cannot be reached.
     """
+    if not parallel.is_main():  # one process asks
+        return parallel.broadcast(None)
     import openai
 
-    key = os.environ.get("OPENAI_API_KEY", "none")  # a server of one's own wants none
-    client = openai.OpenAI(base_url=url, api_key=key, timeout=60, max_retries=3)
+    client = openai.OpenAI(base_url=url, api_key=api_key(), timeout=60, max_retries=3)
     try:
         reply = client.chat.completions.create(
             model=model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
         )
     except openai.OpenAIError as error:
         raise UsageError(f"{flag} {url}: {error}") from error
-    return reply.choices[0].message.content or ""
+    return parallel.broadcast(reply.choices[0].message.content or "")
 
 
 def is_tiny(model_id):
@@ -230,7 +256,7 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
     mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
     stops = stop_ids(model, tokenizer)
     sampler = gumbel_sampler(seeds, temperature, model.device)
-    with torch.no_grad():
+    with torch.no_grad(), autocast(model):
         out = model.generate(
             input_ids=ids,
             attention_mask=mask,
@@ -285,14 +311,22 @@ def hidden_states(model, sequences, pad_id):
     width = int(max(map(len, sequences)))
     ids = torch.tensor([list(s) + [pad_id] * (width - len(s)) for s in sequences], device=model.device)
     base = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return base.get_decoder()(input_ids=ids).last_hidden_state, lengths
+    with autocast(model):
+        return base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, lengths
+
+
+def autocast(model):
+    """On a GPU: matrices multiplied in bfloat16, whatever type the weights are kept in."""
+    import torch
+
+    return torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda")
 
 
 def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
     prompts, actions: lists of N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the longest action; 0 and
-    False in the padding. The head runs on the actions' positions only, so [sum of lengths, V] is all that is held.
+    False in the padding. The head runs on the actions' positions only.
     """
     import torch
 
@@ -307,9 +341,34 @@ def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     )
     target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
     rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    logits = model.get_output_embeddings()(hidden[rows[mask], position[mask]]).float() / (temperature or 1.0)  # [M, V]
-    chosen = logits.gather(1, target[mask][:, None]).squeeze(1) - logits.logsumexp(dim=-1)
+    chosen = chosen_logprobs(
+        model.get_output_embeddings(), hidden[rows[mask], position[mask]], target[mask], temperature
+    )
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
+
+
+LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32
+
+
+def chosen_logprobs(head, hidden, target, temperature=1.0):
+    """Log-probs of the target tokens [M] by the head on hidden states [M, D]. The logits [M, V] are made in parts of
+    LOGITS_AT_ONCE numbers, and once more in the backward pass where there are several: never all at once."""
+    import torch
+    from torch.utils.checkpoint import checkpoint
+
+    def part(states, tokens):
+        logits = head(states).float() / (temperature or 1.0)
+        return logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(dim=-1)
+
+    size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
+    if len(target) <= size:
+        return part(hidden, target)
+    return torch.cat(
+        [
+            checkpoint(part, h, t, use_reentrant=False)
+            for h, t in zip(hidden.split(size), target.split(size), strict=True)
+        ]
+    )
 
 
 def random_batches(count, batch_size, rng):
@@ -340,6 +399,7 @@ def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max
     import torch
 
     parameters = [p for p in model.parameters() if p.requires_grad]
+    items, lengths = parallel.share(items), parallel.share(lengths)  # of several processes each takes its part
     parts = [[items[i] for i in group] for group in micro_batches(lengths, tokens)]
     optimizer.zero_grad()
     losses = []
@@ -359,9 +419,15 @@ def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 if gradient is not None:
                     parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    loss = torch.stack(losses).sum() if losses else torch.zeros((), device=parameters[0].device)
+    if parallel.size() > 1:
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        parallel.add_up([p.grad for p in parameters] + [loss])
     norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
     optimizer.step()
-    return torch.stack(losses).sum(), norm
+    return loss, norm
 
 
 def map_batches(function, items, lengths, tokens=4096):
@@ -373,13 +439,12 @@ def map_batches(function, items, lengths, tokens=4096):
         with torch.no_grad():
             return function([items[i] for i in batch]).tolist()
 
-    batches = micro_batches(lengths, tokens)
+    batches = parallel.share(micro_batches(lengths, tokens))
     run = map if _threads is None else _threads.map
-    results = [None] * len(items)
+    results = []
     for batch, values in zip(batches, run(without_gradient, batches), strict=True):
-        for i, value in zip(batch, values, strict=True):
-            results[i] = value
-    return results
+        results += zip(batch, values, strict=True)
+    return [value for _, value in sorted(parallel.gather(results), key=lambda result: result[0])]
 
 
 _threads = None  # a ThreadPoolExecutor after use_threads

@@ -25,7 +25,7 @@ def yes_logit(model, tokenizer, prompts):
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
     weight = model.get_output_embeddings().weight
-    return last @ (weight[yes] - weight[no])
+    return last.float() @ (weight[yes] - weight[no]).float()
 
 
 def p_yes(model, tokenizer, prompts, tokens=4096):
@@ -73,7 +73,7 @@ def train(
         """Summed loss of the prompts with these indices."""
         hidden, lengths = llm.hidden_states(model, [prompts[i] for i in rows], tokenizer.pad_token_id)
         last = hidden[torch.arange(len(rows), device=hidden.device), lengths - 1]
-        logit = last @ (head.weight[yes] - head.weight[no])
+        logit = last.float() @ (head.weight[yes] - head.weight[no]).float()
         target = torch.tensor([float(labels[i]) for i in rows], device=hidden.device)
         loss = F.binary_cross_entropy_with_logits(logit, target, reduction="sum")
         if not lm_weight:

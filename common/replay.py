@@ -132,15 +132,17 @@ class TrajectoryStore:
     """Append-only JSON lines at `path`; images in `screenshots/` beside it. One writer, any number of readers.
 
     Iterating reads the file lazily from the start. A record that a crash or a full disk cut short is lost, alone:
-    reading skips it and the next append starts on a line of its own.
+    reading skips it and the next append starts on a line of its own. With `writes` false nothing is appended.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = Path(path)
+    def __init__(self, path: str | Path, writes: bool = True):
+        self.path, self.writes = Path(path), writes
         self.path.parent.mkdir(parents=True, exist_ok=True)
 
     def append(self, trajectories: Iterable[Trajectory]) -> list[int]:
         """Writes the batch, synced to disk when it returns (`append_lines`); gives each record's offset, for `read`."""
+        if not self.writes:
+            return []
         return append_lines(self.path, [to_json(trajectory) for trajectory in trajectories])
 
     def __iter__(self) -> Iterator[Trajectory]:

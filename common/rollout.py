@@ -9,7 +9,8 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 
-from common import llm
+from common import llm, parallel
+from common.engine import EnginePolicy
 from common.errors import EnvFault, EnvHang, TooManyFaults
 from common.replay import Step, Trajectory
 
@@ -233,10 +234,13 @@ class Player:
     enough. `version` is written into every step; the caller counts it up when it changes the model.
     """
 
-    def __init__(self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens, lockstep=False):
+    def __init__(
+        self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens, lockstep=False, engine=None
+    ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
+        self.engine = engine  # an Engine that samples in the model's stead, or None
         self.faults = FaultLog()
         self.version = 0
         self.steps = 0  # environment steps that the caller counts as training
@@ -263,10 +267,15 @@ class Player:
             own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
             return await play(env, task, policy, self.prompt, self.decode, own, attempt, images)
 
-        policy = BatchedPolicy(generate, self.lockstep)
+        if self.engine is None:
+            policy = BatchedPolicy(generate, self.lockstep)
+        else:
+            policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version)
         finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
         rest = [index for index in range(len(tasks)) if index not in finished]
-        won, bar = [], tqdm(total=len(rest), desc=name, unit="ep", leave=False, mininterval=1.0, disable=None)
+        rest = parallel.share(rest)
+        silent = None if parallel.is_main() else True
+        won, bar = [], tqdm(total=len(rest), desc=name, unit="ep", leave=False, mininterval=1.0, disable=silent)
 
         def on_done(place, trajectory):
             if trajectory is not None:
@@ -281,7 +290,8 @@ class Player:
         with self.run.timer("pages"), bar:
             todo = [tasks[index] for index in rest]
             self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
-        self.tokens += policy.tokens
+        self.tokens += sum(parallel.gather([policy.tokens]))
+        finished = dict(parallel.gather(list(finished.items())))
         played = [finished[index] for index in sorted(finished)]
         for trajectory in played:
             self.note_start_page(trajectory)
@@ -318,8 +328,8 @@ class Player:
         """Faults and generated tokens so far, by metric name."""
         return {
             "rollout/fault_rate": self.faults.rate,
-            "rollout/faults": self.faults.faults,
-            "rollout/dropped": self.faults.dropped,
+            "rollout/faults": sum(parallel.gather([self.faults.faults])),
+            "rollout/dropped": sum(parallel.gather([self.faults.dropped])),
             "perf/tokens_generated": self.tokens,
         }
 
@@ -342,10 +352,18 @@ class Player:
         async def play_once(env, task, attempt, index):
             return await demonstrate(env, task, self.prompt, self.encode_action)
 
-        policy = BatchedPolicy(None)
+        policy, finished = BatchedPolicy(None), {}
+        part = parallel.share(range(len(tasks)))
+
+        def on_done(place, trajectory):
+            if trajectory is not None:
+                finished[part[place]] = trajectory
+
         with self.run.timer("pages"):
-            played = self._wait(play_all(self.envs, tasks, policy, play_once, self.faults, None, self.going))
-        return [trajectory for trajectory in played if trajectory.verdict]
+            todo = [tasks[index] for index in part]
+            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
+        finished = dict(parallel.gather(list(finished.items())))
+        return [finished[index] for index in sorted(finished) if finished[index].verdict]
 
     def decode(self, ids):
         """An action's token ids as text, without stop tokens."""

@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from common import checkpoint, llm
+from common import checkpoint, llm, parallel
 from common.checkpoint import Checkpoint
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.replay import TrajectoryStore, append_lines, truncate
@@ -75,8 +75,9 @@ class Run:
     def __init__(self, path: Path, args, resumed: Checkpoint | None = None):
         self.path, self.args, self.resumed = path, args, resumed
         self.name = path.name
-        self.trajectories = TrajectoryStore(path / "trajectories.jsonl")
-        self.unfinished = TrajectoryStore(path / "unfinished.jsonl")  # episodes since the last checkpoint
+        self.trajectories = TrajectoryStore(path / "trajectories.jsonl", writes=parallel.is_main())
+        mine = f"-{parallel.rank()}" if parallel.rank() else ""
+        self.unfinished = TrajectoryStore(path / f"unfinished{mine}.jsonl")  # episodes since the last checkpoint
         self.timer = Timer()
         self._wandb = None
 
@@ -88,6 +89,9 @@ class Run:
         `args` is the script's dataclass: `env_id` and `seed` are needed, `exp_name`, `track`, `wandb_project_name` and
         `wandb_entity` are used where it has them. Raises UsageError: folder not writable, nothing to resume.
         """
+        if not parallel.is_main():  # the first process makes the folder
+            path = parallel.broadcast(None)
+            return cls(path, args, checkpoint.latest(path) if resume else None)
         script = Path(script_path)
         exp_name = getattr(args, "exp_name", "") or script.stem
         prefix = f"{args.env_id}__{exp_name}__{args.seed}__".replace("/", "-")
@@ -115,6 +119,7 @@ class Run:
             run.timer.seconds.update(meta["seconds"])
         if getattr(args, "track", False):
             run._start_wandb()
+        parallel.broadcast(path)
         return run
 
     def _start_wandb(self) -> None:
@@ -137,6 +142,8 @@ class Run:
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
         """One line of metrics.jsonl: `global_step`, the metrics (numbers or text), and the `time/` breakdown so far."""
+        if not parallel.is_main():
+            return
         row = {"global_step": step, **metrics, **self.timer.metrics()}
         row = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
         append_lines(self.path / "metrics.jsonl", [json.dumps(row)])
@@ -146,7 +153,12 @@ class Run:
     def report(self, title: str, metrics: dict[str, Any], *names: str) -> None:
         """One line on the terminal: the named metrics, those that there are."""
         shown = [f"{name.replace('/', ' ').replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
-        print(f"{title}: {', '.join(shown)}", flush=True)
+        self.say(f"{title}: {', '.join(shown)}")
+
+    def say(self, line: str) -> None:
+        """A line on the terminal, once however many processes there are."""
+        if parallel.is_main():
+            print(line, flush=True)
 
     def save_checkpoint(self, step: int, weights: dict[str, Any], tensors: dict, state: dict) -> Path:
         """Saves a checkpoint that `create(..., resume=...)` goes on from; see `checkpoint.save` for the arguments."""
@@ -158,14 +170,18 @@ class Run:
             "seconds": self.timer.seconds,
             "state": state,
         }
-        folder = checkpoint.save(self.path, step, weights, tensors, meta)
+        if parallel.is_main():
+            checkpoint.save(self.path, step, weights, tensors, meta)
+        parallel.broadcast(None)  # nobody goes on before it is there
         truncate(self.unfinished.path, 0)
-        return folder
+        return self.latest().path
 
     def start_over(self) -> None:
         """Drops what the run has logged and played so far."""
-        truncate(self.trajectories.path, 0)
-        truncate(self.path / "metrics.jsonl", 0)
+        if parallel.is_main():
+            truncate(self.trajectories.path, 0)
+            truncate(self.path / "metrics.jsonl", 0)
+        parallel.broadcast(None)
         self.timer.seconds.clear()
 
     def latest(self) -> Checkpoint | None:
@@ -181,7 +197,7 @@ class Run:
         parts = self.timer.metrics()
         total = sum(parts.values())
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
-        print(
+        self.say(
             f"\nTest success {rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"
             f"Paired difference {difference} (95 % intervals)\n"
             f"Took {total / 60:.1f} minutes: {shares}\n"

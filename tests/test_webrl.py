@@ -280,7 +280,7 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
     learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere
     learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    webrl.learn(learner, webrl.Memory(set(), []), None, rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
     after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)

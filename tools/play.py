@@ -125,12 +125,12 @@ def load_policy(args: Args):
     length = min(settings.get("max_new_tokens", 64), 2048)
 
     def act(instruction: str, past: list[list[int]], obs: dict) -> list[int]:
-        prompt = agent_prompt(tokenizer, instruction, past, obs)
+        prompt = agent_prompt(tokenizer, instruction, past, obs, settings.get("prompt_format", "auto"))
         seed = llm.seed_of(args.seed, len(past))
         return llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
 
     def decode(ids: list[int]) -> str:
-        return tokenizer.decode([i for i in ids if i != tokenizer.eos_token_id])
+        return tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
 
     return act, decode
 

@@ -1,0 +1,96 @@
+"""A generation server by URL: vLLM's OpenAI-compatible API, tokens in, tokens out, LoRA adapters loaded at run time.
+
+docs/gpu.md says how to start one. The log-probs at sampling are the server's own; the scripts log how far they are from
+ours.
+"""
+
+from pathlib import Path
+
+from common import llm
+from common.errors import EnvFault, UsageError
+
+
+class Engine:
+    """A client of the server at `url` (`http://host:port/v1`). `model` is the name of what it samples from: the served
+    base model at first, then the adapter that was loaded last."""
+
+    def __init__(self, url, stop_ids):
+        import openai
+
+        self.url, self.stop_ids = url, list(stop_ids)
+        self.client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=600, max_retries=4)
+        self.setup = openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=2)
+        try:
+            self.model = self.setup.models.list().data[0].id
+        except (openai.OpenAIError, IndexError) as error:
+            raise UsageError(f"--engine {url}: no model is served there ({error})") from error
+        self.adapter = None
+
+    async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
+        """One prompt's Completion. Raises EnvFault where the server is lost."""
+        import openai
+
+        try:
+            reply = await self.client.completions.create(
+                model=self.model,
+                prompt=list(prompt_ids),
+                max_tokens=max_new_tokens,
+                temperature=temperature,
+                seed=seed,
+                logprobs=0,  # of the sampled token alone
+                extra_body={
+                    "return_token_ids": True,
+                    "stop_token_ids": self.stop_ids,
+                    # a model's generation config must not change what is sampled from
+                    "top_p": 1.0,
+                    "top_k": 0,
+                    "min_p": 0.0,
+                    "repetition_penalty": 1.0,
+                },
+            )
+        except openai.OpenAIError as error:
+            raise EnvFault(f"the engine at {self.url}: {error}") from error
+        choice = reply.choices[0]
+        ids, logprobs = getattr(choice, "token_ids", None), choice.logprobs and choice.logprobs.token_logprobs
+        if ids is None or logprobs is None or len(ids) != len(logprobs):
+            raise UsageError(f"--engine {self.url}: it does not return token ids with log-probs (vLLM 0.10.2 or later)")
+        return llm.Completion(list(ids), list(logprobs), version)
+
+    def load_adapter(self, folder, name):
+        """From now on sample from the LoRA adapter in `folder`, a path that the server can read."""
+        import openai
+
+        body = {"lora_name": name, "lora_path": str(Path(folder).resolve())}
+        try:
+            there = [model.id for model in self.setup.models.list().data]
+            if name in there:  # of a run that was killed and resumed
+                self.setup.post("/unload_lora_adapter", body={"lora_name": name}, cast_to=str)
+            self.setup.post("/load_lora_adapter", body=body, cast_to=str)
+            if self.adapter is not None:
+                self.setup.post("/unload_lora_adapter", body={"lora_name": self.adapter}, cast_to=str)
+        except openai.OpenAIError as error:
+            raise UsageError(
+                f"--engine {self.url}: it does not load adapters ({error}); start it with --enable-lora, a "
+                "--max-lora-rank that is large enough and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+            ) from error
+        self.model = self.adapter = name
+
+
+class EnginePolicy:
+    """What `rollout.play` asks for an action: every prompt is a request, the server makes the batches."""
+
+    def __init__(self, engine, temperature, max_new_tokens, version):
+        self.engine, self.settings = engine, (temperature, max_new_tokens, version)
+        self.tokens = 0
+
+    def enter(self):
+        """An episode begins: nothing to do."""
+
+    def leave(self):
+        """An episode ends: nothing to do."""
+
+    async def __call__(self, prompt_ids, seed):
+        """One prompt's Completion."""
+        completion = await self.engine.complete(prompt_ids, seed, *self.settings)
+        self.tokens += len(completion.ids)
+        return completion

@@ -1,0 +1,80 @@
+"""Data parallelism under `accelerate launch`: every process plays its share of the episodes and computes its share of
+every batch; all hold the same weights and the same records. With one process nothing here does anything.
+
+Only the first process (`is_main`) writes the run's folder.
+"""
+
+import os
+
+BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
+
+
+def size():
+    """How many processes there are."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def rank():
+    """Which one this is, from 0."""
+    return int(os.environ.get("RANK", "0"))
+
+
+def is_main():
+    """Whether this process writes the run's folder."""
+    return rank() == 0
+
+
+def start():
+    """Join the other processes, where `accelerate launch` started several (gloo on CPUs, NCCL on GPUs)."""
+    if size() > 1:
+        import torch
+        from accelerate import PartialState
+
+        PartialState(cpu=not torch.cuda.is_available())
+
+
+def share(items):
+    """This process's part of a list: every size-th item."""
+    return items[rank() :: size()]
+
+
+def gather(items):
+    """The processes' lists as one list, the same in all of them."""
+    if size() == 1:
+        return items
+    import torch.distributed as dist
+
+    parts = [None] * size()
+    dist.all_gather_object(parts, items)
+    return [item for part in parts for item in part]
+
+
+def broadcast(value):
+    """The first process's value, in all of them."""
+    if size() == 1:
+        return value
+    import torch.distributed as dist
+
+    box = [value]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
+def add_up(tensors):
+    """Sum each tensor over the processes, in place."""
+    if size() == 1 or not tensors:
+        return
+    import torch
+    import torch.distributed as dist
+
+    bucket, held = [], 0
+    for tensor in [*tensors, None]:
+        if bucket and (tensor is None or held + tensor.numel() > BUCKET):
+            flat = torch.cat([part.reshape(-1) for part in bucket])
+            dist.all_reduce(flat)
+            for part, summed in zip(bucket, flat.split([part.numel() for part in bucket]), strict=True):
+                part.copy_(summed.view_as(part))
+            bucket, held = [], 0
+        if tensor is not None:
+            bucket.append(tensor)
+            held += tensor.numel()
