@@ -6,8 +6,8 @@ critic and by feasibility, rolls the actor out on them, judges the rollouts with
 replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
-sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below) and, as the released
-code does, drops negative advantages. docs/webrl.md lists every difference and says why.
+sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below), negative advantages
+raised to 0 among them (the released code drops them). docs/webrl.md lists every difference and says why.
 
     python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
@@ -19,7 +19,6 @@ import asyncio
 import math
 import random
 import re
-import shutil
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -102,7 +101,7 @@ class Args:
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
     num_demos: int = 1000
-    """demonstrations that the oracle plays on training tasks"""
+    """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
     sft_learning_rate: float = 1e-5
     """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 1
@@ -114,8 +113,9 @@ class Args:
     judge: Literal["orm", "env"] = "orm"
     """who says that an episode succeeded in training: the ORM, or the environment's true verdict"""
     orm_episodes: int = 12200
-    """labelled episodes that the ORM learns from (Table 6: 12.2k): the start-up rollouts, the demonstrations, those of
-    --orm-data, and for the rest rollouts of the SFT policy, greedy and hotter; a tenth is held out"""
+    """labelled episodes for the ORM, at least (section B.3: 12,200): the start-up rollouts, the demonstrations, those
+    of --orm-data, and for the rest rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
+    out"""
     orm_data: str = ""
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
     orm_learning_rate: float = 5e-6
@@ -169,7 +169,7 @@ class Args:
     lam: float = 0.5
     """lambda of Eq. 8 and 15: next-step against final-step advantage"""
     advantage_floor: float = -math.inf
-    """lowest advantage: below it the squared error pushes an action down without bound"""
+    """lowest advantage: below 0 an action is pushed down, by up to |A| / beta in log-probability a phase"""
     floored_keep: float = 1.0
     """share of the actions at the floor that enters the update: at a floor of 0 they only hold the policy in place"""
     learning_rate: float = 1e-6
@@ -299,7 +299,7 @@ def in_confidence_band(perplexity, low=1 / 0.95, high=1 / 0.5):
 # -------------------------------------------------------------------------------------------------------- the networks
 @dataclass
 class Learner:
-    """The networks, their optimisers and the script's generator: what a checkpoint holds."""
+    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
 
     actor: torch.nn.Module
     tokenizer: object
@@ -375,12 +375,15 @@ def restore(learner, memory, player, args):
         else:
             llm.load_trained(network, checkpoint.folder(name))
         if optimizer is not None:
+            flags = [{key: group[key] for key in ("lr", "eps")} for group in optimizer.param_groups]
             optimizer.load_state_dict(tensors[name])
+            for group, given in zip(optimizer.param_groups, flags, strict=True):
+                group.update(given)  # a flag given anew holds
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
         player.note_start_page(trajectory)
     player.set_state(state["player"])
-    publish(learner, player)
+    player.publish(learner.actor)
     learner.rng.setstate(tensors["rng"])
     torch.set_rng_state(tensors["torch"])
 
@@ -394,7 +397,10 @@ def make_judge_and_critic(learner, args):
     the optimisers (the actor's is not the fine-tuning's)."""
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.judge == "orm":
-        learner.orm, _ = llm.load(*base_model(args), share=learner.actor)
+        if args.lora_rank:  # new adapters on the actor's base
+            learner.orm = llm.new_adapters(llm.copy_network(learner.actor))
+        else:
+            learner.orm, _ = llm.load(*base_model(args))
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     if args.loss == "paper" or args.curriculum:
         learner.critic = make_critic(learner.actor)
@@ -464,15 +470,17 @@ def agent_prompt(tokenizer, instruction, past, obs, prompt_format="auto"):
         text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
         return tokenizer.encode(text)  # with the beginning-of-text token
     error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+    page = f"{obs['text']}\n{error}"
     if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
         history = "".join(f"{tokenizer.decode(ids)}\n" for ids in past)
-        task = f"Task Instruction: {instruction}\nAction History:\n{history}{obs['text']}\n{error}"
+        task = f"Task Instruction: {instruction}\nAction History:\n{history}{page}"
         return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
+    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page))
     ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
     newline = tokenizer.encode("\n", add_special_tokens=False)
     for action in past:
         ids += action + newline
-    return ids + tokenizer.encode(f"{obs['text']}\n{error}Action:\n", add_special_tokens=False)
+    return ids + tokenizer.encode(f"{page}Action:\n", add_special_tokens=False)
 
 
 AGENT_SYSTEM_PROMPT = """You operate a web browser to do the user's task. You see the task, your actions so far and the
@@ -532,7 +540,8 @@ def orm_prompt(tokenizer, trajectory, page_first, prompt_format="auto"):
     before, after = f"{trajectory.final_observation}\nAction History:\n{actions}", "Success:"
     if not page_first:
         before, after = "", f"Action History:\n{actions}{trajectory.final_observation}\nSuccess:"
-    parts = [tokenizer.encode(text, add_special_tokens=False) for text in (before, task, after)]
+    plain = [llm.without_special_tokens(tokenizer, text) for text in (before, task, after)]
+    parts = [tokenizer.encode(text, add_special_tokens=False) for text in plain]
     return parts[0] + parts[1] + parts[2], [0] * len(parts[0]) + [1] * len(parts[1]) + [0] * len(parts[2])
 
 
@@ -593,7 +602,8 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     `known` holds (instruction, site, seed of its world) of all tasks so far. Returns (tasks, counts by name): fewer
     than K after filter_tries candidates for each task wanted.
     """
-    tasks, counts, seen = [], Counter(), set(known)
+    tasks, seen = [], set(known)
+    counts = Counter(candidates=0, repeated=0, too_easy=0, too_hard=0, infeasible=0)
     tries = args.filter_tries * args.instructions_per_phase
     while len(tasks) < args.instructions_per_phase and counts["candidates"] < tries:
         drawn = vary_instructions(env, failures, rng, args)
@@ -836,16 +846,18 @@ def train_orm(learner, labelled, epochs, args):
 
 def start_orm(learner, memory, player, train_tasks, args):
     """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
-    hotter. Returns metrics on a held-out tenth."""
+    hotter. Returns metrics on a held-out tenth of the instructions."""
     wanted = max(0, args.orm_episodes - len(memory.labelled))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw(train_tasks, int(share * wanted), learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
+    instructions = sorted({t.task.instruction for t in memory.labelled})
+    unseen = set(learner.rng.sample(instructions, len(instructions) // 10))
     rollouts = learner.rng.sample(memory.labelled, len(memory.labelled))
-    held = rollouts[: len(rollouts) // 10]
+    held = [t for t in rollouts if t.task.instruction in unseen]
     with player.run.timer("training"):
-        loss = train_orm(learner, rollouts[len(held) :], args.orm_epochs, args)
+        loss = train_orm(learner, [t for t in rollouts if t.task.instruction not in unseen], args.orm_epochs, args)
         judge(learner, held, args)
     return {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start")
 
@@ -888,34 +900,11 @@ def start_values(learner, player, tasks, args):
     return state_values(learner.critic, states, learner.tokenizer.pad_token_id, args)
 
 
-def publish(learner, player):
-    """Let the engine, where there is one, sample from the actor as it is now."""
-    if player.engine is not None:
-        folder = player.run.path / "adapters" / f"{player.run.name}-{player.version}"
-        if parallel.is_main():
-            learner.actor.save_pretrained(folder)
-            player.engine.load_adapter(folder, folder.name)
-            for old in set(folder.parent.iterdir()) - {folder}:
-                shutil.rmtree(old)
-        player.engine.model = parallel.broadcast(folder.name)
-
-
-def logprob_gap(pairs):
-    """Mean distance, per token, of what was said at sampling from our own forward pass: a check on engines."""
-    sampled = [step for step in (t.steps[i] for t, i in pairs) if step.logprobs]  # demonstrations have none
-    gaps = [abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in sampled]
-    return sum(gaps) / max(1, len(gaps))
-
-
-def learn(learner, memory, player, rollouts, phase, rng, args):
+def learn(learner, memory, rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
     fresh = pairs_of(rollouts)
     set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
-    experience, metrics = [], {"rollout/logprob_gap": logprob_gap(fresh)}
-    if metrics["rollout/logprob_gap"] > 0.05:
-        player.run.say(
-            f"warning: sampling log-probs are {metrics['rollout/logprob_gap']:.3f} a token from the actor's own"
-        )
+    experience, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
         experience, share = draw_replay(memory.replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
@@ -961,6 +950,8 @@ def main(args):
         raise UsageError("--micro-batch-tokens must be positive")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every phase it loads an adapter, not all weights")
+    if args.engine and args.lockstep:
+        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
     if args.start_episodes < 1:
         raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
@@ -969,6 +960,8 @@ def main(args):
     if args.generator:  # a wrong URL or key shows now, not after the first hour
         llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
+    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
+        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     env = envs.make(
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",
@@ -1013,6 +1006,8 @@ def train(args, env, run, player, learner):
         llm.use_threads(args.cpu_threads)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    if args.curriculum and not args.generator:
+        env.vary(train_tasks[0], random.Random(0))  # an environment that cannot says so now
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
     run.say(f"run folder {run.path}")
@@ -1037,18 +1032,20 @@ def start_actor(learner, memory, player, train_tasks, args):
     """Line 1: supervised fine-tuning on demonstrations."""
     run = player.run
     if args.demos:
-        demos = read_demos(args.demos, player.prompt, player.encode_action)
+        demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
     else:
         demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
-    if not demos:
-        raise UsageError("no demonstrations: --num-demos must be positive, or --demos FILE hold some")
+    if not demos and args.demos:
+        raise UsageError(f"--demos {args.demos} holds no success on a training task")
     keep(run, memory, demos, args)
-    run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
-    with run.timer("training"):
-        loss = fine_tune(learner.actor, learner.tokenizer, demos, args)
-    publish(learner, player)
+    metrics = {"charts/phase": 0}
+    if demos:
+        run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
+        with run.timer("training"):
+            metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
+    player.publish(learner.actor)
     learner.phase = -1
-    run.log({"losses/sft_loss": loss, "charts/phase": 0}, player.steps)
+    run.log(metrics, player.steps)
     save(learner, player)
 
 
@@ -1084,10 +1081,13 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         # There is no trained critic before phase 1 unless it was warmed up.
         has_critic = phase > 1 or args.critic_warmup_epochs > 0
         values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
-        failures = memory.failure_set or [t.task for t in memory.rollouts]
+        failures = memory.failure_set or [t.task for t in memory.rollouts]  # all, where none failed
         tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
         if counts["shortfall"]:
             run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
+        if not tasks:  # a critic that turns everything away would do so for ever
+            run.say(f"phase {phase}: training instructions instead")
+            tasks = draw(train_tasks, args.instructions_per_phase, learner.rng)
     else:
         tasks, counts = draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
     # Lines 15 and 16: rolled out and judged.
@@ -1102,9 +1102,10 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
         metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
         # Lines 17 and 18.
-        metrics |= learn(learner, memory, player, rollouts, phase, learner.rng, args)
+        metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
+        metrics["rollout/logprob_gap"] = player.check_logprobs([step for t in rollouts for step in t.steps])
     player.version += 1
-    publish(learner, player)
+    player.publish(learner.actor)
     # Lines 19 and 20.
     keep(run, memory, rollouts, args)
     if args.orm_refresh and learner.orm is not None:
@@ -1118,4 +1119,4 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
 
 
 if __name__ == "__main__":
-    run_main(main, parse_args(Args, {"tiny": TINY}))
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))

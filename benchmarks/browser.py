@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import envs
+from benchmarks.docs import write_docs
 from common.errors import UsageError
 from common.run import run_main
 from envs.arena import SITES
@@ -41,7 +42,6 @@ from tools.setup_chromium import installed
 
 WORKER = Path(__file__).with_name("browsergym_worker.py")
 DOCS = ROOT / "docs" / "browser.md"
-MARKS = ("<!-- benchmarks/browser.py writes from here -->", "<!-- to here -->")
 REPLY_SECONDS = 120
 
 
@@ -405,13 +405,6 @@ def report(cells: dict, notes: list[str]) -> str:
     return "\n\n".join(parts)
 
 
-def write_docs(text: str) -> None:
-    """Put the report between the marks of docs/browser.md."""
-    before, _, rest = DOCS.read_text().partition(MARKS[0])
-    _, _, after = rest.partition(MARKS[1])
-    DOCS.write_text(f"{before}{MARKS[0]}\n{text}\n{MARKS[1]}{after}")
-
-
 def machine(args: Args, chromium: str) -> list[str]:
     """What the figures depend on, as lines."""
     said = subprocess.run([chromium, "--version"], capture_output=True, text=True).stdout.strip()
@@ -510,7 +503,7 @@ def main() -> None:
     if args.write_docs:
         if not all(cells.values()):
             raise UsageError("docs/browser.md is left as it was: some rows have no figures yet (raise --minutes)")
-        write_docs(text)
+        write_docs(DOCS, "browser", text)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ log-prob pass (reference, replay filter, critic's values) and the update (forwar
 gradient checkpointing) are the functions that the script calls.
 """
 
-import json
 import platform
 import resource
 import sys
@@ -23,6 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.docs import write_docs
 from common import llm
 from common.errors import UsageError
 from common.run import run_main
@@ -181,10 +181,7 @@ def main(args):
     text = table(args, results)
     print(text)
     if args.write_docs:
-        begin, end = "<!-- gpu_webrl -->\n", "\n<!-- end -->"
-        head, _, rest = DOCS.read_text().partition(begin)
-        DOCS.write_text(f"{head}{begin}{text}{end}{rest.partition(end)[2]}")
-    return json.dumps(results)
+        write_docs(DOCS, "gpu_webrl", text)
 
 
 if __name__ == "__main__":

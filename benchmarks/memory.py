@@ -8,7 +8,7 @@ weights. The arithmetic for larger models is printed below the measurement.
 """
 
 import gc
-import resource
+import re
 import subprocess
 import sys
 import tempfile
@@ -21,6 +21,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.docs import write_docs
 from common.run import run_main
 
 DOCS = ROOT / "docs/gpu.md"
@@ -42,16 +43,22 @@ class Args:
     """put the tables into docs/gpu.md"""
 
 
-def make_model(folder):
-    """A Llama-shaped checkpoint of 59 M parameters with random weights and the tiny tokenizer's files."""
+def make_model(folder, layers=12):
+    """A Llama-shaped checkpoint with random weights (59 M parameters) and the tiny tokenizer's files."""
     from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        hidden_size=512, intermediate_size=1536, num_hidden_layers=12, num_attention_heads=8, num_key_value_heads=8,
+        hidden_size=512, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=8, num_key_value_heads=8,
         vocab_size=32000, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(ROOT / "assets/tiny").save_pretrained(folder)
+
+
+def resident(field):
+    """The process's resident memory in bytes: now (VmRSS) or at its peak (VmHWM). Linux only."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(re.search(rf"^{field}:\s+(\d+)", status, re.MULTILINE)[1])
 
 
 def step(layout, folder):
@@ -64,7 +71,8 @@ def step(layout, folder):
     torch.set_num_threads(2)
     llm.load("assets/tiny", lora_rank=1)  # what the libraries take is not the layout's
     gc.collect()
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
+    before = resident("VmRSS")
     rank = 16 if layout == "lora" else 0
     args = webrl.Args(model_id=folder, lora_rank=rank)
     actor, tokenizer = llm.load(folder, rank)
@@ -72,7 +80,7 @@ def step(layout, folder):
     if layout == "released":
         reference, _ = llm.load(folder)
     if layout in ("full-orm", "lora"):
-        orm, _ = llm.load(folder, rank, share=actor)
+        orm = llm.new_adapters(llm.copy_network(actor)) if rank else llm.load(folder)[0]
         networks.append(orm)
     optimizers = [webrl.make_optimizer(network, 1e-6, args) for network in networks]
     prompts, actions = [list(range(2, 250))] * 2, [list(range(2, 12))] * 2
@@ -93,7 +101,7 @@ def step(layout, folder):
         network.train()
         llm.gradient_step(network, optimizer, [0, 1], [258, 258], loss, 2, 258)
         optimizer.zero_grad()  # the networks learn in turn: their gradients are not held together
-    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
+    return resident("VmHWM") - before
 
 
 def arithmetic(billions, layers, hidden, rank=64):
@@ -102,7 +110,7 @@ def arithmetic(billions, layers, hidden, rank=64):
     Weights that are trained: 4 bytes, gradients 4, AdamW 8. Frozen ones: 2 bytes in bfloat16, about 0.55 in NF4. The
     released code trains two models and keeps a third in bfloat16; webrl.py has two or three, one learning at a time.
     """
-    adapters = 3 * rank * layers * 24 * hidden / 1e9  # three networks; a layer's seven matrices: about 24 hidden each
+    adapters = 3 * rank * layers * 20 * hidden / 1e9  # three networks; inputs and outputs of a layer's seven matrices
     released = billions * (2 * 16 + 2)
     full = billions * (2 * 12 + 4)
     return released, full, 2 * billions + 16 * adapters, 0.55 * billions + 16 * adapters
@@ -130,9 +138,7 @@ def main(args):
     text = "\n".join(lines)
     print(text)
     if args.write_docs:
-        begin, end = "<!-- memory -->\n", "\n<!-- end -->"
-        head, _, rest = DOCS.read_text().partition(begin)
-        DOCS.write_text(f"{head}{begin}{text}{end}{rest.partition(end)[2]}")
+        write_docs(DOCS, "memory", text)
 
 
 if __name__ == "__main__":

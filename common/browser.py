@@ -166,6 +166,7 @@ class Session:
         self._tabs: list = []  # Playwright's pages in the order they came
         self._cdp: dict = {}  # page -> its CDP session
         self._tab = None  # the focused page
+        self._ours = False  # the tab that comes next is not the agent's
         self._came = self._known = 0  # tabs that ever came, and how many of them an observation has accounted for
         self._changed = asyncio.Condition()  # a tab came or went
         self._origins: set[str] = set()  # where this episode has been
@@ -200,6 +201,11 @@ class Session:
             raise ValueError("this browser was started with screenshots=False")
         return await self._bounded(self._focused().screenshot(type=type, caret="initial"))
 
+    async def read(self, url: str | None, reader):
+        """`await reader(page)` on the focused Playwright page, or on a tab of our own at `url`, with the episode's
+        cookies; the agent's tabs stay as they are. What a check at the end of an episode needs."""
+        return await self._bounded(self._read(url, reader))
+
     async def close(self) -> None:
         """Throw the context away. reset() makes a new one."""
         context, self._context = self._context, None
@@ -232,7 +238,7 @@ class Session:
                 pass  # the old page hangs or is gone: no fault of the new episode
         await self.close()
         self._context = await chromium.new_context(viewport=VIEWPORT, accept_downloads=False, service_workers="block")
-        self._context.on("page", self._on_page)
+        self._context.on("page", lambda page: None if self._ours else self._on_page(page))
         self._context.on("dialog", self._on_dialog)
         await self._context.add_init_script(self.browser.script)
         await self._open()
@@ -255,6 +261,22 @@ class Session:
         return observation
 
     # ---- actions ----
+
+    async def _read(self, url, reader):
+        if url is None:
+            return await reader(self._focused())
+        self._ours = True
+        try:
+            page = await self._context.new_page()
+        finally:
+            self._ours = False
+        try:
+            answer = await page.goto(url)
+            if answer is not None and answer.status >= 500:
+                raise EnvFault(f"{url} answered {answer.status}")
+            return await reader(page)
+        finally:
+            await page.close()
 
     async def _act(self, action) -> Observation:
         name, element, argument = action.name, action.element, action.argument

@@ -4,7 +4,6 @@ and loaded with `weights_only=True`, the rest JSON: nothing from outside is ever
 import errno
 import json
 import os
-import random
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,30 +97,6 @@ def latest(run_path: str | Path) -> Checkpoint | None:
     """The newest checkpoint of a run's folder, or None."""
     found = sorted(Path(run_path).glob("checkpoints/[0-9]*"), key=_number)
     return Checkpoint(found[-1]) if found else None
-
-
-def rng_state() -> dict:
-    """The states of the global generators of torch, NumPy and Python, fit for `torch.load(weights_only=True)`."""
-    import numpy as np
-    import torch
-
-    name, keys, *rest = np.random.get_state()
-    state = {"torch": torch.get_rng_state(), "python": random.getstate(), "numpy": (name, keys.tolist(), *rest)}
-    if torch.cuda.is_available():
-        state["cuda"] = torch.cuda.get_rng_state_all()
-    return state
-
-
-def set_rng_state(state: dict) -> None:
-    """The inverse of `rng_state`."""
-    import numpy as np
-    import torch
-
-    torch.set_rng_state(state["torch"])
-    random.setstate(state["python"])
-    np.random.set_state(state["numpy"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state_all(state["cuda"])
 
 
 def _number(path: Path) -> int:

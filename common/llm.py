@@ -30,15 +30,14 @@ class Completion:
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, share=None):
+def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None):
     """Load a causal language model and its tokenizer.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
     the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU);
     `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation.
-    `share`: a model loaded from the same id, whose frozen base is used once more (LoRA only; new adapters). A folder of
-    adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises UsageError
-    where there is no such model.
+    A folder of adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises
+    UsageError where there is no such model.
     """
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -53,6 +52,10 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if adapters.is_file() and lora_rank:
+        raise UsageError(f"{model_id!r} is a folder of adapters: merge it first (tools/export.py), then train new ones")
+    if load_in_4bit and not lora_rank:
+        raise UsageError("--load-in-4bit needs --lora-rank: quantised weights cannot be trained")
     if load_in_4bit and device == "cpu":
         raise UsageError("--load-in-4bit needs a GPU: drop the flag or run where torch.cuda.is_available()")
     # weights that are trained stay in float32: an update of 1e-6 is lost in bfloat16
@@ -66,8 +69,6 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
         options["device_map"] = {"": torch.cuda.current_device()}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
-        if lora_rank and share is not None:
-            return new_adapters(copy_network(share)), tokenizer
         model = AutoModelForCausalLM.from_pretrained(base, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
         reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]

@@ -79,6 +79,8 @@ def train(
         if not lm_weight:
             return loss
         marked = [(row, c) for row, i in enumerate(rows) for c, mark in enumerate(lm_mask[i]) if mark and c]
+        if not marked:  # formats that mark no words
+            return loss
         words = torch.tensor([prompts[rows[row]][c] for row, c in marked], device=hidden.device)
         share = torch.tensor([1 / sum(lm_mask[rows[row]]) for row, _ in marked], device=hidden.device)
         logits = head(hidden[[row for row, _ in marked], [c - 1 for _, c in marked]]).float()
@@ -138,13 +140,8 @@ def auc(positive, negative):
     """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
     if not positive or not negative:
         return float("nan")
-    ranked = sorted([(s, 1) for s in positive] + [(s, 0) for s in negative])
-    total, i = 0.0, 0
-    while i < len(ranked):
-        j = i
-        while j < len(ranked) and ranked[j][0] == ranked[i][0]:
-            j += 1
-        total += sum(label for _, label in ranked[i:j]) * (i + j + 1) / 2  # mean rank of the tied block, from 1
-        i = j
+    from scipy.stats import rankdata  # ties get their mean rank
+
     n = len(positive)
+    total = float(rankdata([*positive, *negative])[:n].sum())
     return (total - n * (n + 1) / 2) / (n * len(negative))

@@ -211,25 +211,26 @@ def read_labelled(path: str | Path) -> list[Trajectory]:
     return trajectories
 
 
-def read_demos(path: str | Path, prompt, encode) -> list[Trajectory]:
+def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory]:
     """A user's demonstrations as trajectories of verdict 1.
 
-    The file is a run's trajectories.jsonl, of which the successes on training tasks count, or JSON lines with
-    "instruction" and "steps", each step with "text" (the page) and "action".
-    `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
+    The file is a run's trajectories.jsonl, of which the successes on `train_tasks` count (the true verdict of a
+    generated instruction is not trained on), or JSON lines with "instruction" and "steps", each step with "text" (the
+    page) and "action". `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
     Raises UsageError with the line that cannot be read.
     """
     try:
         lines = Path(path).read_text().split("\n")  # not splitlines: JSON may hold a U+2028
     except OSError as error:
         raise UsageError(f"--demos {path}: {error.strerror}") from error
-    demos = []
+    demos, known = [], {(task.task_id, task.instruction) for task in train_tasks}
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             record = json.loads(line)
-            if record.get("verdict", 1.0) != 1.0 or record.get("task", {}).get("split", "train") != "train":
+            played = record.get("task")
+            if played and (record["verdict"] != 1.0 or (played["task_id"], played["instruction"]) not in known):
                 continue
             task = Task(**record["task"]) if "task" in record else None
             task = task or Task(f"demo-{number}", "", record["instruction"], len(record["steps"]))

@@ -5,7 +5,7 @@ one `generate` call in a worker thread: no episode waits for the slowest page.
 """
 
 import asyncio
-import time
+import shutil
 from collections import deque
 from dataclasses import dataclass, field
 
@@ -17,6 +17,7 @@ from common.replay import Step, Trajectory
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
 BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins
 FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the last episodes in faults stops the run
+LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: above it a warning
 
 
 @dataclass
@@ -63,9 +64,7 @@ class BatchedPolicy:
         self.active = 0
         self.waiting = []
         self.running = None
-        self.seconds = 0.0  # spent inside generate
         self.tokens = 0
-        self.calls = 0
 
     def enter(self):
         self.active += 1
@@ -89,7 +88,6 @@ class BatchedPolicy:
 
     async def _run(self):
         batch, self.waiting = sorted(self.waiting, key=lambda w: w[0]) if self.lockstep else self.waiting, []
-        start = time.perf_counter()
         try:
             completions = await asyncio.to_thread(self.generate, [p for _, p, _ in batch], [s for s, _, _ in batch])
         except BaseException as error:
@@ -102,8 +100,6 @@ class BatchedPolicy:
                 if not future.done():
                     future.set_result(completion)
         finally:
-            self.seconds += time.perf_counter() - start
-            self.calls += 1
             self.running = None
             self._start()
 
@@ -157,7 +153,7 @@ async def play_until_sound(env, task, index, play_once, faults):
             if hung is not None and hung == getattr(hang, "actions", None):
                 faults.agent_hangs += 1
                 faults.record()
-                hang.trajectory.verdict = 0.0
+                hang.trajectory.verdict = 0.0 if task.config is not None else None
                 hang.trajectory.outcome = "truncated"
                 return hang.trajectory
             hung = getattr(hang, "actions", None)
@@ -208,10 +204,11 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
 async def demonstrate(env, task, prompt, encode):
     """The oracle's episode on `task` as a Trajectory: a demonstration. `encode(action text) -> token ids`, stop token
     included. Log-probs are empty: no policy sampled it."""
+    moves = env.oracle(task)
     obs, _ = await env.reset(task, seed=0)
     trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
     past = []
-    for move in env.oracle(task):
+    for move in moves:
         action = env.resolve(move, obs)
         ids = encode(action)
         trajectory.steps.append(
@@ -242,7 +239,7 @@ class Player:
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
         self.faults = FaultLog()
-        self.version = 0
+        self.version = self.resumed = 0  # now; of the checkpoint that the run went on from
         self.steps = 0  # environment steps that the caller counts as training
         self.tokens = 0  # generated so far
         self.start_pages = {}  # (site, content seed) -> an observation of the first page there
@@ -272,6 +269,7 @@ class Player:
         else:
             policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version)
         finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
+        finished = dict(parallel.gather(list(finished.items())))  # each process has a file of its own
         rest = [index for index in range(len(tasks)) if index not in finished]
         rest = parallel.share(rest)
         silent = None if parallel.is_main() else True
@@ -298,12 +296,13 @@ class Player:
         return played
 
     def _finished_before(self, tasks, seed, name):
-        """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`."""
+        """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`: those
+        of the checkpoint's policy. What a later one played is of weights that are gone."""
         places = {(seed * 100_000 + index, task.task_id): index for index, task in enumerate(tasks)}
         finished = {}
         for trajectory in self.run.unfinished:
             index = places.get((trajectory.seed, trajectory.task.task_id))
-            same_policy = trajectory.policy == name and trajectory.steps[0].version == self.version
+            same_policy = trajectory.policy == name and trajectory.steps[0].version == self.version == self.resumed
             if index is not None and same_policy and trajectory.task == tasks[index]:
                 finished[index] = trajectory
         return finished
@@ -321,8 +320,31 @@ class Player:
     def set_state(self, state):
         """The inverse of `state`."""
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
+        self.resumed = self.version
         recent = deque(state["faults"]["recent"], maxlen=FAULT_WINDOW)
         self.faults = FaultLog(**state["faults"] | {"recent": recent})
+
+    def publish(self, model):
+        """Let the engine, where there is one, sample from the LoRA model's adapters as they are now."""
+        if self.engine is None:
+            return
+        folder = self.run.path / "adapters" / f"{self.run.name}-{self.version}"
+        if parallel.is_main():
+            model.save_pretrained(folder)
+            self.engine.load_adapter(folder, folder.name)
+            for old in set(folder.parent.iterdir()) - {folder}:
+                shutil.rmtree(old)
+        self.engine.model = parallel.broadcast(folder.name)
+
+    def check_logprobs(self, steps):
+        """How far an action's log-prob at sampling is from our own forward pass (the step's `ref_logprob`, by the same
+        weights), per token, in the mean; a warning where the engine samples from something else."""
+        steps = [step for step in steps if step.logprobs]  # demonstrations have none
+        gaps = [abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in steps]
+        gap = sum(gaps) / max(1, len(gaps))
+        if gap > LOGPROB_GAP:
+            self.run.say(f"warning: sampling log-probs are {gap:.3f} a token from the model's own")
+        return gap
 
     def metrics(self):
         """Faults and generated tokens so far, by metric name."""
@@ -330,6 +352,7 @@ class Player:
             "rollout/fault_rate": self.faults.rate,
             "rollout/faults": sum(parallel.gather([self.faults.faults])),
             "rollout/dropped": sum(parallel.gather([self.faults.dropped])),
+            "rollout/agent_hangs": sum(parallel.gather([self.faults.agent_hangs])),
             "perf/tokens_generated": self.tokens,
         }
 

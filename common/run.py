@@ -9,6 +9,7 @@ import asyncio
 import errno
 import inspect
 import json
+import re
 import shutil
 import signal
 import sys
@@ -94,7 +95,8 @@ class Run:
             return cls(path, args, checkpoint.latest(path) if resume else None)
         script = Path(script_path)
         exp_name = getattr(args, "exp_name", "") or script.stem
-        prefix = f"{args.env_id}__{exp_name}__{args.seed}__".replace("/", "-")
+        env_name = re.sub(r"[^\w.+-]+", "-", args.env_id)
+        prefix = f"{env_name}__{exp_name}__{args.seed}__".replace("/", "-")
         found = None
         if resume == "auto":
             found = max((p for p in Path(runs_dir).glob(f"{prefix}*") if checkpoint.latest(p)), key=_age, default=None)
@@ -263,6 +265,9 @@ def run_main(main: Callable, *args) -> None:
     One line on stderr and exit code 2 for UsageError, 1 for faults that stopped the run and for a full disk, 130 for
     Ctrl-C (SIGTERM does the same), after the script's own `finally` wrote its checkpoint.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell script's background job: deaf to Ctrl-C alone
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio replaces this one only
     signal.signal(signal.SIGTERM, _terminate)
     try:
         result = main(*args)
@@ -276,10 +281,9 @@ def run_main(main: Callable, *args) -> None:
         raise SystemExit(code) from None
 
 
-def _terminate(*_):
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script's background job: deaf to Ctrl-C, not to this
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
+def _terminate(number, frame):
+    """As Ctrl-C: a running event loop cancels its main task, anything else is interrupted."""
+    signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
 
 
 def _ending(error: BaseException) -> tuple[str | None, int]:

@@ -28,34 +28,15 @@ def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
     return Interval(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
 
 
-def student_t(df: int, level: float = 0.95) -> float:
-    """The two-sided quantile of Student's t: P(|T| <= t) = level.
-
-    Abramowitz and Stegun 26.7.3 and 26.7.4 (odd and even degrees of freedom), inverted by bisection.
-    """
-
-    def inside(t: float) -> float:
-        theta = math.atan(t / math.sqrt(df))
-        term, total = (1.0, 1.0) if df % 2 == 0 else (math.cos(theta), math.cos(theta) if df > 1 else 0.0)
-        for k in range(2 if df % 2 == 0 else 3, df - 1, 2):
-            term *= (k - 1) / k * math.cos(theta) ** 2
-            total += term
-        return math.sin(theta) * total if df % 2 == 0 else 2 / math.pi * (theta + math.sin(theta) * total)
-
-    low, high = 0.0, 1e6
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < level else (low, middle)
-    return high
-
-
 def mean_ci(values: Sequence[float], level: float = 0.95) -> Interval:
     """Mean of a few independent values (seeds) with Student's t interval."""
     values = [float(value) for value in values]
     if len(values) < 2:
         return Interval(values[0] if values else math.nan, math.nan, math.nan)
+    from scipy.special import stdtrit  # quantiles of Student's t
+
     mean = fmean(values)
-    half = student_t(len(values) - 1, level) * stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.5 + level / 2)) * stdev(values) / math.sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
 
 
@@ -113,13 +94,16 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
 
 
 def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
-    """What a batch of training rollouts was like: reward, true success where a checker knows it, length, ends."""
+    """What a batch of training rollouts was like: reward, true success where a checker knows it (of all, and of those
+    that were rewarded), length, ends."""
     known = [t.verdict for t in trajectories if t.verdict is not None]
+    paid = [t.verdict for t in trajectories if t.verdict is not None and t.reward]
     count, steps = max(1, len(trajectories)), [step for t in trajectories for step in t.steps]
     return {
         "rollout/episodes": len(trajectories),
         "rollout/reward": sum(t.reward for t in trajectories) / count,
         "rollout/true_success": fmean(known) if known else math.nan,
+        "rollout/reward_precision": fmean(paid) if paid else math.nan,
         "rollout/length": len(steps) / count,
         "rollout/truncated": sum(t.outcome == "truncated" for t in trajectories) / count,
         "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),

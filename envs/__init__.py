@@ -32,8 +32,14 @@ class Task:
 def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
-    "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. Raises UsageError for an unknown name.
+    "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. "site:tasks.json": the tasks of a file
+    on any web site, see envs/site.py. Raises UsageError for an unknown name.
     """
+    if env_id.startswith("site:"):
+        from envs.site import Site
+
+        options.pop("port", None)  # of a server that we start
+        return Site(env_id.removeprefix("site:"), **options)
     name, _, part = env_id.partition("/")
     if name == "arena":
         from envs.arena import SITES, Arena
@@ -43,7 +49,8 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +)")
-    raise UsageError(f"--env-id {env_id}: there is no such environment; there is arena (or arena/shop, arena/forum)")
+    known = "arena (or arena/shop, arena/forum) and site:FILE"
+    raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 
 def gym_env(env_id, split="train", **options):

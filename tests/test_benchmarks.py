@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import LlamaConfig
 
-from benchmarks import browser
+from benchmarks import browser, gpu_webrl, memory
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
+from benchmarks.docs import write_docs
+from common.errors import UsageError
 from tools.setup_chromium import installed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -91,13 +94,58 @@ def test_the_report_divides_within_rounds_and_takes_medians():
     assert VARIANTS[3].name not in text
 
 
-def test_the_docs_keep_what_stands_around_the_tables(tmp_path, monkeypatch):
-    docs = tmp_path / "browser.md"
-    docs.write_text(f"above\n{browser.MARKS[0]}\nold\n{browser.MARKS[1]}\nbelow\n")
-    monkeypatch.setattr(browser, "DOCS", docs)
-    browser.write_docs("new")
-    assert docs.read_text() == f"above\n{browser.MARKS[0]}\nnew\n{browser.MARKS[1]}\nbelow\n"
-    assert (ROOT / "docs" / "browser.md").read_text().count(browser.MARKS[0]) == 1
+def test_the_docs_keep_what_stands_around_the_tables(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("above\n<!-- one -->\n<!-- end -->\nbetween\n<!-- two -->\nold\n<!-- end -->\nbelow\n")
+    write_docs(page, "two", "new")
+    write_docs(page, "one", "first\nlines")
+    wanted = "above\n<!-- one -->\nfirst\nlines\n<!-- end -->\nbetween\n<!-- two -->\nnew\n<!-- end -->\nbelow\n"
+    assert page.read_text() == wanted
+    write_docs(page, "one", "first\nlines")
+    assert page.read_text() == wanted
+    with pytest.raises(UsageError, match="three"):
+        write_docs(page, "three", "lost")
+    assert page.read_text() == wanted
+
+
+def test_the_docs_have_the_places_that_benchmarks_write_to():
+    for page, name in ((browser.DOCS, "browser"), (gpu_webrl.DOCS, "gpu_webrl"), (memory.DOCS, "memory")):
+        assert page.read_text().count(f"<!-- {name} -->\n") == 1
+
+
+def test_the_passes_of_a_gpu_are_measured_on_a_small_shape(capsys):
+    args = gpu_webrl.Args(shape="small", context=64, action=8, sequences=2, lora_rank=4, repeats=1)
+    results = gpu_webrl.measure(args)
+    assert [name.split()[0] for name, *_ in results] == ["generation", "log-prob", "update"]
+    assert all(rate > 0 and memory > 0 for _, rate, _, memory in results)
+    assert gpu_webrl.table(args, results).count("\n| ") == 4
+    with pytest.raises(UsageError, match="--action"):
+        gpu_webrl.main(gpu_webrl.Args(shape="small", context=8, action=8))
+
+
+def test_flops_are_those_of_the_matrices_and_of_causal_attention():
+    config = LlamaConfig(hidden_size=8, num_hidden_layers=3, num_attention_heads=2)
+    # a causal T x T product of D numbers: half of 2 T^2 D for the scores, half for the weighted values
+    assert gpu_webrl.forward_flops(config, 100, 2, 5) == 2 * (2 * 100 * 5 + 3 * 2 * (2 * 5 * 5 * 8) // 2)
+
+
+def test_memory_is_measured_in_processes_of_their_own(tmp_path):
+    memory.make_model(tmp_path, layers=2)
+    peaks = []
+    for layout in ("released", "lora"):
+        command = [sys.executable, "benchmarks/memory.py", "--layout", layout, "--model", str(tmp_path)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        peaks.append(int(done.stdout.split()[-1]))
+    weights = (tmp_path / "model.safetensors").stat().st_size
+    assert peaks[0] > 7 * weights  # two models with gradients in turn and AdamW's states, and a third
+    assert weights < peaks[1] < peaks[0] / 2
+
+
+def test_the_arithmetic_of_memory():
+    released, full, lora, quantised = memory.arithmetic(8.0, 32, 4096)
+    assert released == 8 * 34 and full == 8 * 28
+    assert quantised < lora < 2 * 8 + 10 < full < released
 
 
 def node(bid, role, name):

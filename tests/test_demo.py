@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
@@ -43,7 +45,12 @@ def finish(process, seconds=240):
         (["--demos", "missing.jsonl"], "missing.jsonl"),
         (["--orm-data", "absent.jsonl"], "absent.jsonl"),
         (["--micro-batch-tokens", "0"], "--micro-batch-tokens"),
-        (["--load-in-4bit"], "needs a GPU"),
+        (["--resume", "nowhere"], "nothing to resume: nowhere"),
+        (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
+        (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "2", "--lockstep"], "one of them only"),
+        (["--prompt-format", "chat"], "has no chat template"),
+        (["--load-in-4bit"], "--load-in-4bit needs --lora-rank"),
+        (["--load-in-4bit", "--lora-rank", "2"], "needs a GPU"),
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
 )
@@ -95,6 +102,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
     whole = [t.outcome == "exit" or len(t.steps) == t.task.max_steps for t in episodes]
     assert all(whole) and all(t.final_observation for t in episodes)  # ... and no episode of it was kept
+    check_the_glossary(rows)
     assert rows[1]["orm/labelled"] == 8 + 6 + 3  # start-up, demonstrations, those of the file: as many as asked for
     trained_on = [t for t in episodes if t.policy.startswith("phase")]
     assert len(trained_on) == 12
@@ -118,6 +126,26 @@ def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_v
     assert all(t.task.config and t.judged is None for t in rollouts)
     if any(t.reward for t in rollouts):
         assert rows[-2]["charts/updates"] > 0
+
+
+def check_the_glossary(rows):
+    """docs/webrl.md explains every metric that is logged, and no other."""
+    text = (ROOT / "docs/webrl.md").read_text()
+    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
+    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    names = [name for name in names if name != "{a,b}/x"]
+    while any("{" in name for name in names):
+        names = [part for name in names for part in spread(name)]
+    logged = {name for row in rows for name in row}
+    unexplained = [name for name in logged if not any(fnmatch(name, pattern) for pattern in names)]
+    absent = [pattern for pattern in names if not any(fnmatch(name, pattern) for name in logged)]
+    assert not unexplained and set(absent) <= {"losses/advantage_replay"}  # where nothing was in the band
+
+
+def spread(name):
+    """`a{b,c}d` as abd and acd."""
+    found = re.search(r"\{([^{}]*)\}", name)
+    return [name[: found.start()] + part + name[found.end() :] for part in found[1].split(",")] if found else [name]
 
 
 def check_a_checkpoint_can_be_trained_on(tmp_path, folder):

@@ -91,9 +91,10 @@ LORA = ["--lora-rank", "4", "--num-phases", "1", "--judge", "env"]
 
 
 def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, server):
-    process = start(tmp_path, *LORA, "--engine", server)
+    process = start(tmp_path, *LORA, "--engine", server, "--filter-low", "2")  # a critic that lets nothing pass
     out, err = finish(process)
     assert process.returncode == 0, err
+    assert "training instructions instead" in out
     (run,) = tmp_path.iterdir()
     assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
     assert Server.unloaded == Server.loaded[:1]

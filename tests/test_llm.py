@@ -1,5 +1,6 @@
 """common/llm.py and common/orm.py on small models that the tests make, and on the committed tiny base."""
 
+import math
 import random
 
 import pytest
@@ -111,7 +112,9 @@ def test_a_missing_model_is_one_clear_line():
         with pytest.raises(UsageError, match="no model at"):
             llm.find_model(name)
     with pytest.raises(UsageError, match="needs a GPU"):
-        llm.load("assets/tiny", load_in_4bit=True, device="cpu")
+        llm.load("assets/tiny", lora_rank=2, load_in_4bit=True, device="cpu")
+    with pytest.raises(UsageError, match="needs --lora-rank"):
+        llm.load("assets/tiny", load_in_4bit=True)
 
 
 def test_lora_trains_adapters_only():
@@ -139,7 +142,7 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
     at_first = score(actor).item()
     step(actor)
     critic = llm.copy_network(actor)
-    judge, _ = llm.load("assets/tiny", lora_rank=rank, share=actor)
+    judge = llm.new_adapters(llm.copy_network(actor)) if rank else llm.load("assets/tiny")[0]
     trained = score(actor).item()
     assert score(critic).item() == trained != at_first  # the critic starts as the trained actor ...
     assert score(judge).item() == pytest.approx(at_first, abs=1e-5)  # ... and the judge as the base
@@ -152,6 +155,13 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
     )
     assert bool(frozen[0]) == bool(rank) and frozen[0] == frozen[1] == frozen[2]
     assert not trainable[0] & trainable[1] and not trainable[0] & trainable[2] and not trainable[1] & trainable[2]
+
+
+def test_adapters_on_adapters_are_refused(tmp_path):
+    model, _ = llm.load("assets/tiny", lora_rank=2)
+    model.save_pretrained(tmp_path)
+    with pytest.raises(UsageError, match="merge it first"):
+        llm.load(str(tmp_path), lora_rank=2)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -195,6 +205,8 @@ def test_the_judge_learns():
     orm.train(model, tokenizer, optimizer, prompts, labels, 16, 8, seed=0)
     quality = orm.quality(orm.p_yes(model, tokenizer, prompts), labels)
     assert quality["accuracy"] > 0.95 and quality["auc"] > 0.95
+    unmarked = [[0] * len(prompt) for prompt in prompts]  # chat formats mark no words of the instruction
+    assert math.isfinite(orm.train(model, tokenizer, optimizer, prompts, labels, 16, 1, 0, unmarked, lm_weight=0.3))
 
 
 def test_quality_against_slow_counts():

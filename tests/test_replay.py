@@ -151,10 +151,11 @@ def test_a_tensor_is_refused_before_anything_is_written(tmp_path):
 
 def test_demonstrations_are_the_successes_on_training_tasks(tmp_path):
     store = TrajectoryStore(tmp_path / "t.jsonl")
-    kinds = [(1.0, "train"), (0.0, "train"), (1.0, "test"), (None, "train")]
-    for number, (verdict, split) in enumerate(kinds):
-        task = dataclasses.replace(episode(number).task, split=split)
-        store.append([dataclasses.replace(episode(number), verdict=verdict, task=task)])
+    train = [dataclasses.replace(episode(0).task, task_id=f"train-{number}") for number in range(3)]
+    test = dataclasses.replace(train[0], task_id="test-0", split="test")
+    generated = dataclasses.replace(train[0], instruction="buy two")  # its true verdict is not for training
+    for task, verdict in ((train[0], 1.0), (train[1], 0.0), (test, 1.0), (train[2], None), (generated, 1.0)):
+        store.append([dataclasses.replace(episode(0), verdict=verdict, task=task)])
     own = '{"instruction": "mine", "steps": [{"text": "p", "action": "a"}, {"text": "q", "action": "b", "error": "no"}'
     own += ', {"text": "r", "action": "c"}]}'
     (tmp_path / "demos.jsonl").write_text(store.path.read_text() + own)
@@ -164,7 +165,7 @@ def test_demonstrations_are_the_successes_on_training_tasks(tmp_path):
         seen.append((instruction, len(past), obs["text"], obs["error"]))
         return [len(past)]
 
-    demos = read_demos(tmp_path / "demos.jsonl", prompt, lambda action: [9])
+    demos = read_demos(tmp_path / "demos.jsonl", prompt, lambda action: [9], train)
     assert [d.task.instruction for d in demos] == ["buy", "mine"]
     assert all(d.verdict == d.reward == 1.0 for d in demos)
     assert seen[-3:] == [
@@ -177,4 +178,4 @@ def test_demonstrations_are_the_successes_on_training_tasks(tmp_path):
 def test_a_line_that_is_no_demonstration_is_named(tmp_path):
     (tmp_path / "demos.jsonl").write_text('{"instruction": "x", "steps": []}\n')
     with pytest.raises(UsageError, match="line 1"):
-        read_demos(tmp_path / "demos.jsonl", lambda *_: [1], lambda _: [2])
+        read_demos(tmp_path / "demos.jsonl", lambda *_: [1], lambda _: [2], [])

@@ -86,11 +86,13 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
         (run,) = tmp_path.iterdir()
         finished = list(TrajectoryStore(run / "unfinished.jsonl"))
         assert {t.policy for t in finished} == {"test before", "start-up"}
-        play_run(tmp_path, "--resume", str(run))
+        play_run(tmp_path, "--resume", str(run), "--critic-learning-rate", "0.00012")
     finally:
         SMALL.append("--lockstep")
     kept = {(t.policy, t.seed, t.task.task_id): t for t in TrajectoryStore(run / "trajectories.jsonl")}
     assert len([t for t in kept.values() if t.policy == "start-up"]) == 12
+    (group,) = checkpoint.latest(run).tensors()["critic"]["param_groups"]
+    assert group["lr"] == 0.00012  # the flag given anew
     for t in finished:
         assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
     assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 6

@@ -6,12 +6,14 @@ the same with Chromium killed in mid-run.
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 
 from common import rollout
 from common.errors import EnvFault, EnvHang, TooManyFaults
 from common.llm import Completion
+from common.replay import TrajectoryStore
 from envs import Task
 
 
@@ -104,21 +106,42 @@ def test_a_task_that_always_faults_is_dropped_and_counted():
 
 
 def test_the_second_hang_after_the_same_actions_is_the_agents_failure():
-    faults = rollout.FaultLog()
+    def greedy(prompts, seeds):
+        return [Completion([p[0]], [-0.1], 4) for p in prompts]
+
+    def sampled(prompts, seeds):  # the seed has the attempt in it
+        return [Completion([p[0], s], [-0.1, -0.2], 4) for p, s in zip(prompts, seeds, strict=True)]
+
     plan = {("t1", 1): (2, EnvHang("hang")), ("t1", 2): (2, EnvHang("hang"))}
-    played = run([Counter(plan, {})], tasks(2), faults)
-    # other samples on the second attempt would be other actions; this policy's seed has the attempt in it
-    hung = next(t for t in played if t.task.task_id == "t1")
-    assert hung.verdict in (0.0, 1.0)
+    for generate, config, verdict, log in (
+        (greedy, {}, 0.0, (1, 1)),
+        (greedy, None, None, (1, 1)),  # an instruction without a checker
+        (sampled, {}, 1.0, (2, 0)),  # other actions on the way: two faults, and the third attempt counts
+    ):
+        batched, faults = rollout.BatchedPolicy(generate), rollout.FaultLog()
 
-    async def hang(env, task, attempt, index):
-        error = EnvHang("hang")
-        error.actions, error.trajectory = ["a", "b"], rollout.Trajectory(task, 0, attempt)
-        raise error
+        async def once(env, task, attempt, index, batched=batched):
+            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 1, attempt)
 
-    log = rollout.FaultLog()
-    failed = asyncio.run(rollout.play_until_sound(None, tasks(1)[0], 0, hang, log))
-    assert failed.verdict == 0.0 and log.agent_hangs == 1 and log.faults == 1 and log.dropped == 0
+        tasks = [Task(f"t{i}", "shop", f"count {i}", 5, config=config) for i in range(2)]
+        played = asyncio.run(rollout.play_all([Counter(plan, {})], tasks, batched, once, faults))
+        assert [t.verdict for t in played] == [1.0, verdict]
+        assert (faults.faults, faults.agent_hangs) == log and faults.dropped == 0
+        assert len(played[1].steps) == (3 if verdict == 1.0 else 2)
+
+
+def test_only_episodes_of_the_checkpoints_policy_are_taken_over(tmp_path):
+    task = tasks(1)[0]
+    store = TrajectoryStore(tmp_path / "unfinished.jsonl")
+    for version in (1, 2):
+        step = rollout.Step([1], [2], [-0.1], version, "page", "action")
+        store.append([rollout.Trajectory(task, 300_000, 0, [step], policy="eval", phase=version)])
+    player = rollout.Player.__new__(rollout.Player)
+    player.run = SimpleNamespace(unfinished=store)
+    for version, resumed, found in ((1, 1, [0]), (2, 1, []), (2, 2, [0]), (3, 3, [])):
+        player.version, player.resumed = version, resumed  # version 2 of a run resumed at 1 is an update done again
+        assert list(player._finished_before([task], 3, "eval")) == found
+    assert not player._finished_before([task], 3, "test after") and not player._finished_before([task], 4, "eval")
 
 
 def test_too_many_faults_stop_the_run():

@@ -14,10 +14,11 @@ import pytest_asyncio
 from playwright.async_api import Error as PlaywrightError
 
 from common.errors import EnvFault, StateMismatch
-from envs.arena import Arena, Prefix, shop_tasks
+from envs.arena import Arena, shop_tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.shop import catalogue
 from envs.arena.tasks import Move, build, exit_move, resolve
+from envs.site import Prefix
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ORACLES = int(os.environ.get("CLEANGUI_ORACLES", 40))
@@ -306,6 +307,18 @@ async def test_a_crashed_browser_is_a_fault_and_the_next_reset_works():
             await (await chromium.new_browser_cdp_session()).send("Browser.crash")
         with pytest.raises(EnvFault):
             await arena.step(resolve(Move("link", "cart"), obs["text"]))
+        reward, _ = await play(arena, task, arena.oracle(task))
+        assert reward == 1.0
+    finally:
+        await arena.close()
+
+
+async def test_the_oracle_shows_the_way_in_the_released_page_format_too():
+    arena = Arena(sites=["shop"], format="webrl")
+    try:
+        task, _, _ = draw("add", 8)
+        obs, _ = await arena.reset(task)
+        assert obs["text"].startswith("<")
         reward, _ = await play(arena, task, arena.oracle(task))
         assert reward == 1.0
     finally:

@@ -10,14 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import envs
 import webrl
+from common import checkpoint, llm
 from common.actions import parse
 from common.errors import UsageError
 from common.replay import Step, Trajectory, TrajectoryStore, read_labelled
-from tools import orm_data, play, plot
+from tools import export, orm_data, play, plot
 
 PAGE = 'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue"\n"go" button [12]\n"" item [4]'
 
@@ -97,7 +99,9 @@ def test_results_are_means_over_seeds(runs):
     both, other = (dict(zip(lines[0], line)) for line in lines[2:])
     assert both["test after"].startswith("0.700 [") and both["gain"].startswith("0.300 [")
     assert other["test after"] == "0.400" and other["against the first"] == "-0.100"  # seed 1 alone
-    assert "judge's AUC at the start" not in both
+    judged = [[cell.strip() for cell in row.split("|")[1:-1]] for row in plot.judge_table(plot.load(runs)).splitlines()]
+    assert judged[0][:2] == ["judge", "on"] and judged[0][4] == "auc"
+    assert ["beta 0.1 (2 seeds)", "last phase", "", "", "0.900", "", ""] in judged
 
 
 def test_plots_are_written(runs, tmp_path):
@@ -194,3 +198,31 @@ def test_what_is_said_or_clicked_instead_is_another():
 @pytest.fixture
 def tiny_tokenizer():
     return AutoTokenizer.from_pretrained(Path(__file__).resolve().parent.parent / "assets/tiny")
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+def test_an_exported_actor_is_one_model_that_computes_the_same(tmp_path, rank):
+    model, tokenizer = llm.load("assets/tiny", lora_rank=rank)
+    with torch.no_grad():
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.01)
+    ids = tokenizer.encode(PAGE)
+    wanted = llm.hidden_states(model, [ids], 0)[0]
+    checkpoint.save(tmp_path / "run", 1, {"actor": [model, tokenizer]}, {}, {"state": {}, "global_step": 1})
+    out = tmp_path / "agent"
+    export.main(export.Args(run=str(tmp_path / "run"), out=str(out), dtype="float32"))
+    assert not (out / "adapter_config.json").exists()
+    exported = AutoModelForCausalLM.from_pretrained(out).eval()
+    assert AutoTokenizer.from_pretrained(out).encode(PAGE) == ids
+    assert torch.allclose(llm.hidden_states(exported, [ids], 0)[0], wanted, atol=1e-5)
+
+
+def test_export_says_what_it_cannot_do(tmp_path):
+    with pytest.raises(UsageError, match="no checkpoint"):
+        export.main(export.Args(run=str(tmp_path)))
+    (tmp_path / "checkpoints/0001-1/actor").mkdir(parents=True)
+    (tmp_path / "checkpoints/0001-1/state.json").write_text("{}")
+    for flags, says in (({"network": "orm"}, "orm"), ({"dtype": "int8"}, "int8"), ({"out": str(tmp_path)}, "already")):
+        with pytest.raises(UsageError, match=says):
+            export.main(export.Args(run=str(tmp_path), **flags))

@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import webrl
 from common import llm, stats
 from common.errors import UsageError
 from common.replay import Step, Trajectory
-from common.run import parse_args
+from common.run import Timer, parse_args
 from envs import Task
 
 values_ = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12)
@@ -280,12 +281,38 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
     learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere
     learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    webrl.learn(learner, webrl.Memory(set(), []), None, rollouts, 1, rng, args)
+    webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
     after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)
     assert after != [0.5] * len(after)  # it was updated in both orders
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
+
+
+def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monkeypatch):
+    rng = random.Random(0)
+    labelled = [trajectory(rng, 2, float(i % 2)) for i in range(90)]
+    for i, t in enumerate(labelled):
+        t.task = webrl.replace(t.task, instruction=f"do {i // 3}")
+    parts = {}
+
+    def note(name):
+        def call(learner, trajectories, *_):
+            parts[name] = {t.task.instruction for t in trajectories}
+            for t in trajectories:
+                t.judged = 0.5
+            return 0.1
+
+        return call
+
+    monkeypatch.setattr(webrl, "train_orm", note("trained"))
+    monkeypatch.setattr(webrl, "judge", note("held"))
+    run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=lambda _: None))
+    player = SimpleNamespace(run=run, play=lambda *_: [])
+    learner = webrl.Learner(*tiny, random.Random(0))
+    metrics = webrl.start_orm(learner, webrl.Memory(set(), labelled), player, [labelled[0].task], make_args())
+    assert len(parts["held"]) == 3 and len(parts["trained"]) == 27 and not parts["held"] & parts["trained"]
+    assert metrics["orm/labelled"] == 90 and metrics["orm_start/episodes"] == 9
 
 
 def test_tasks_are_drawn_in_turn():

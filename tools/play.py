@@ -3,6 +3,7 @@
     python tools/play.py --env-id arena --task 3
     python tools/play.py --task 3 --oracle
     python tools/play.py --task 3 --policy runs/RUN --headed     # the actor of the run's last checkpoint
+    python tools/play.py --env-id site:tasks.json --record demos.jsonl      # a demonstration for --demos
 
 By hand, type an action in the full grammar or in short:
     click 3   type 2 red lamp   search 2 red lamp   select 4 large   hover 3   press Enter   scroll down
@@ -27,6 +28,7 @@ import envs
 from common.actions import ACTIONS, Action, format_action
 from common.checkpoint import latest
 from common.errors import UsageError
+from common.replay import append_lines
 from common.run import run_main
 
 # short form -> action; the rest of the line is the element's id, the argument, or both, as the action needs them
@@ -69,6 +71,8 @@ class Args:
     """the oracle plays, you watch"""
     step: bool = False
     """when watching: wait for Enter before every action"""
+    record: str = ""
+    """append the episode to this file, if it succeeds: a demonstration for webrl.py --demos"""
 
 
 def expand(line: str, page: str) -> str:
@@ -173,6 +177,19 @@ def by_hand(args: Args, env, task, obs: dict) -> str:
             return expand(line, obs["text"])
 
 
+def record(path: str, task, steps: list[dict], last_page: str, reward: float) -> None:
+    """Appends a successful episode to a file of demonstrations; says whether it did."""
+    if not reward:
+        print(f"not recorded in {path}: only successes are demonstrations")
+        return
+    demo = {"task": vars(task), "verdict": 1.0, "steps": steps, "final_observation": last_page}
+    try:
+        append_lines(Path(path), [json.dumps(demo)])
+    except OSError as error:
+        raise UsageError(f"--record {path}: {error.strerror}") from error
+    print(f"recorded in {path}")
+
+
 def play(args: Args, env, runner: asyncio.Runner) -> None:
     """One episode in the terminal."""
     tasks = env.tasks(args.split)
@@ -185,7 +202,7 @@ def play(args: Args, env, runner: asyncio.Runner) -> None:
     show(obs)
     actions = actions_of(args, env, task, policy)
     next(actions)
-    done, reward, terminated = False, 0.0, False
+    done, reward, terminated, steps = False, 0.0, False, []
     try:
         while not done:
             action = actions.send(obs)
@@ -193,7 +210,9 @@ def play(args: Args, env, runner: asyncio.Runner) -> None:
                 if args.step:
                     input(style("2", "Enter for the next action "))
                 print("\n" + style("1;36", action))
+            steps.append({"text": obs["text"], "action": action})
             obs, reward, terminated, truncated, _ = runner.run(env.step(action))
+            steps[-1]["error"] = obs["error"]
             done = terminated or truncated
             show(obs)
     except (EOFError, StopIteration):
@@ -201,6 +220,8 @@ def play(args: Args, env, runner: asyncio.Runner) -> None:
     else:
         end = "ended by the agent" if terminated else "out of steps"
         print(style("1;32" if reward else "1;31", f"\nreward {reward:g}") + f"   {end}")
+        if args.record:
+            record(args.record, task, steps, obs["text"], reward)
     if args.headed and sys.stdin.isatty():
         input("Enter closes the browser ")
 

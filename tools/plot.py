@@ -1,4 +1,4 @@
-"""Plots of one run or several: success by phase and by site, the judge, losses and KL, and where the time went.
+"""Plots of one run or several: success by phase and by site, the judge, losses, and where the time went.
 
     python tools/plot.py runs/RUN                        # PNG files in runs/RUN/plots
     python tools/plot.py runs/A runs/B runs/C --out plots    # and a table of their results in plots/results.md
@@ -150,7 +150,7 @@ def judge(groups: list[Group], x: str, plt):
 
 
 def losses(groups: list[Group], x: str, plt):
-    """Everything under losses/, KL among it."""
+    """Everything under losses/."""
     return panels(groups, metric_names(groups, "losses/"), x, plt, "Losses", None)
 
 
@@ -202,8 +202,9 @@ def time_breakdown(groups: list[Group], x: str, plt):
 
 
 def last(rows: list[dict], name: str) -> float:
-    """A run's last value of a metric; NaN where it has none."""
-    return next((row[name] for row in reversed(rows) if row.get(name) is not None), math.nan)
+    """A run's last value of a metric that is a number; NaN where it has none."""
+    values = [row[name] for row in rows if row.get(name) is not None and not math.isnan(row[name])]
+    return values[-1] if values else math.nan
 
 
 # Columns of the table of results: title, a run's value, digits.
@@ -211,13 +212,44 @@ COLUMNS = (
     ("test before", lambda rows: last(rows, "test_before/success"), 3),
     ("test after", lambda rows: last(rows, "test_after/success"), 3),
     ("gain", lambda rows: last(rows, "test_after/success") - last(rows, "test_before/success"), 3),
-    ("judge's AUC at the start", lambda rows: last(rows, "orm_start/auc"), 3),
-    ("at the end", lambda rows: last(rows, "orm_test/auc"), 3),
-    ("agreement at the start", lambda rows: last(rows, "orm_start/accuracy"), 3),
-    ("at the end", lambda rows: last(rows, "orm_test/accuracy"), 3),
     ("steps", lambda rows: last(rows, "global_step"), 0),
     ("minutes", lambda rows: sum(v for k, v in rows[-1].items() if k.startswith("time/")) / 60, 1),
 )
+
+
+# What the judge is measured on: the first and the last phase's fresh rollouts, the final policy's test episodes.
+STAGES = (
+    ("first phase", lambda rows, name: last(rows[::-1], f"orm/{name}")),
+    ("last phase", lambda rows, name: last(rows, f"orm/{name}")),
+    ("test, after", lambda rows, name: last(rows, f"orm_test/{name}")),
+)
+JUDGED = ("precision", "balanced_accuracy", "auc", "accuracy", "base_rate")
+
+
+def show(interval: Interval, digits: int) -> str:
+    """An interval for a table; nothing where there is no estimate."""
+    if math.isnan(interval.estimate):
+        return ""
+    spread = "" if math.isnan(interval.low) else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{interval.estimate:.{digits}f}{spread}"
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """A table whose first line is the head."""
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+
+
+def judge_table(groups: list[Group]) -> str:
+    """Markdown: the judge against the true verdict, as means over a group's runs; empty where nobody was judged."""
+    lines = [["judge", "on", *(name.replace("_", " ") for name in JUDGED)]]
+    for group in groups:
+        for stage, value in STAGES:
+            figures = [[value(rows, name) for rows in group.rows] for name in JUDGED]
+            means = [mean_ci([f for f in runs if not math.isnan(f)]).estimate for runs in figures]
+            if not all(map(math.isnan, means)):
+                lines.append([group.label, stage, *(show(Interval(m, math.nan, math.nan), 3) for m in means)])
+    return markdown(lines) if len(lines) > 1 else ""
 
 
 def table(groups: list[Group]) -> str:
@@ -227,22 +259,16 @@ def table(groups: list[Group]) -> str:
     def after(group: Group) -> dict[int, float]:
         return {seed: last(rows, "test_after/success") for seed, rows in zip(group.seeds, group.rows)}
 
-    def show(interval: Interval, digits: int) -> str:
-        if math.isnan(interval.estimate):
-            return ""
-        spread = "" if math.isnan(interval.low) else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
-        return f"{interval.estimate:.{digits}f}{spread}"
-
     columns = [c for c in COLUMNS if any(not math.isnan(c[1](rows)) for g in groups for rows in g.rows)]
     titles = ["", *(title for title, _, _ in columns), "against the first"]
-    lines = [titles, ["---"] * len(titles)]
+    lines = [titles]
     for group in groups:
         cells = [show(mean_ci([value(rows) for rows in group.rows]), digits) for _, value, digits in columns]
         here, first = after(group), after(groups[0])
         shared = sorted(here.keys() & first.keys())
         versus = paired_difference([here[s] for s in shared], [first[s] for s in shared])
         lines.append([group.label, *cells, "" if group is groups[0] else show(versus, 3)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return markdown(lines)
 
 
 def write(args: Args) -> list[Path]:
@@ -276,7 +302,7 @@ def write(args: Args) -> list[Path]:
         figure.savefig(out / f"{name}.png", dpi=150)
         plt.close(figure)
         files.append(out / f"{name}.png")
-    (out / "results.md").write_text(table(groups))
+    (out / "results.md").write_text("\n".join(part for part in (table(groups), judge_table(groups)) if part))
     return [*files, out / "results.md"]
 
 

@@ -1,0 +1,191 @@
+"""Where webrl.py's time goes on this machine, and how its three loops compare with the plain way to write them.
+
+    python benchmarks/speed.py --model runs/RUN --write-docs      # the actor of a run's last checkpoint; 8 minutes
+    python benchmarks/speed.py --episodes 8 --contexts 1 2        # to see that it works
+
+- Episodes a minute with 1 to 16 concurrent browser contexts, and the share of the wall time in model calls.
+- Generated tokens a second of these rollouts (one call for all episodes that wait) against `model.generate` called for
+  one episode at a time, on the same prompts.
+- Training tokens a second (padding not counted) of the fine-tuning against the Hugging Face Trainer, on the same model,
+  steps and batch size.
+"""
+
+import asyncio
+import os
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import envs
+import webrl
+from benchmarks.docs import write_docs
+from common import checkpoint, llm
+from common.rollout import Player
+from common.run import Run, run_main
+
+DOCS = ROOT / "docs/webrl.md"
+
+
+@dataclass
+class Args:
+    model: str = "assets/tiny"
+    """a run's folder (the actor of its last checkpoint) or a model"""
+    contexts: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """concurrent episodes"""
+    episodes: int = 96
+    """training tasks played with each number of contexts (a quarter of it with one and two)"""
+    steps: int = 1200
+    """steps of demonstrations that both trainers learn from"""
+    seed: int = 1
+    """draws the tasks"""
+    write_docs: bool = False
+    """put the tables into docs/webrl.md"""
+
+
+def play(args, folder, model, tokenizer, contexts, env, runner):
+    """Episodes with that many contexts: (a row's figures, the trajectories)."""
+    settings = replace(webrl.Args(), **webrl.TINY, env_id="arena", seed=args.seed)
+    run = Run.create(settings, __file__, folder)
+
+    def prompt(instruction, past, obs):
+        return webrl.agent_prompt(tokenizer, instruction, past, obs)
+
+    player = Player(env, model, tokenizer, prompt, run, runner, contexts, settings.max_new_tokens)
+    tasks = random.Random(args.seed).sample(env.tasks("train"), args.episodes)
+    runner.run(env.reset(tasks[0]))  # the browser has started
+    player.play(tasks[:contexts], 1.0, 0, "warm-up")
+    if contexts < 4:
+        tasks = tasks[: max(4, len(tasks) // 4)]
+    run.timer.seconds.clear()
+    run.timer.metrics()
+    run.timer.seconds.clear()
+    start, tokens = time.perf_counter(), player.tokens
+    played = player.play(tasks, 1.0, 1, f"{contexts} contexts")
+    seconds = time.perf_counter() - start
+    generating = run.timer.metrics()["time/generation"]
+    for slot in player.envs[1:]:
+        runner.run(slot.close())
+    steps = sum(len(t.steps) for t in played)
+    figures = (60 * len(played) / seconds, steps / seconds, generating / seconds, (player.tokens - tokens) / generating)
+    return figures, played
+
+
+def plain_generation(model, tokenizer, prompts):
+    """Tokens a second of transformers' own generate, one prompt a call, as a loop over one episode would."""
+    settings = dict(do_sample=True, max_new_tokens=webrl.TINY["max_new_tokens"], pad_token_id=tokenizer.pad_token_id)
+    tokens, start = 0, time.perf_counter()
+    for prompt in prompts:
+        ids = torch.tensor([prompt.tolist()])
+        out = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), **settings)
+        tokens += out.shape[1] - ids.shape[1]
+    return tokens / (time.perf_counter() - start)
+
+
+def our_training(model_id, demos):
+    """Training tokens a second of `fine_tune`."""
+    args = replace(webrl.Args(), **webrl.TINY)
+    llm.use_threads(args.cpu_threads)
+    model, tokenizer = llm.load(model_id)
+    start = time.perf_counter()
+    webrl.fine_tune(model, tokenizer, demos, args)
+    return count_tokens(demos) / (time.perf_counter() - start)
+
+
+def trainer(model_id, demos, folder, threads):
+    """Training tokens a second of the Hugging Face Trainer at the same batch size, batches of like lengths."""
+    from transformers import DataCollatorForSeq2Seq, Trainer, TrainingArguments
+
+    torch.set_num_threads(threads)
+    model, tokenizer = llm.load(model_id)
+    rows = []
+    for demo in demos:
+        for step in demo.steps:
+            prompt, action = step.prompt_ids.tolist(), list(step.action_ids)
+            rows.append({"input_ids": prompt + action, "labels": [-100] * len(prompt) + action})
+    settings = TrainingArguments(
+        output_dir=folder,
+        per_device_train_batch_size=webrl.TINY["sft_batch_size"],
+        learning_rate=webrl.TINY["sft_learning_rate"],
+        num_train_epochs=1,
+        train_sampling_strategy="group_by_length",
+        use_cpu=True,
+        report_to=[],
+        save_strategy="no",
+        logging_strategy="no",
+        disable_tqdm=True,
+    )
+    collate = DataCollatorForSeq2Seq(tokenizer, model=None)
+    learner = Trainer(model=model, args=settings, train_dataset=rows, data_collator=collate)
+    start = time.perf_counter()
+    learner.train()
+    return count_tokens(demos) / (time.perf_counter() - start)
+
+
+def count_tokens(demos):
+    return sum(len(s.prompt_ids) + len(s.action_ids) for demo in demos for s in demo.steps)
+
+
+def demonstrations(args, tokenizer, env, runner, folder):
+    """The oracle's episodes, as many as have `steps` steps."""
+    run = Run.create(replace(webrl.Args(), seed=args.seed), __file__, folder)
+
+    def prompt(instruction, past, obs):
+        return webrl.agent_prompt(tokenizer, instruction, past, obs)
+
+    model, _ = llm.load("assets/tiny")
+    player = Player(env, model, tokenizer, prompt, run, runner, max(args.contexts), 48)
+    return player.demonstrate(random.Random(args.seed).sample(env.tasks("train"), args.steps // 5))
+
+
+def main(args):
+    """Measure, print, and write the tables where it is asked for."""
+    last = checkpoint.latest(args.model)
+    model_id = str(last.folder("actor")) if last else args.model
+    model, tokenizer = llm.load(model_id)
+    length = webrl.TINY["page_tokens"]
+    torch.set_num_threads(1)
+    lines = ["| contexts | episodes a minute | steps a second | wall time in model calls | tokens a second in these |"]
+    lines += ["|---|---|---|---|---|"]
+    with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
+        env = envs.make("arena", page_tokens=length, count_tokens=lambda text: len(tokenizer.encode(text)))
+        try:
+            for contexts in args.contexts:
+                figures, played = play(args, folder, model, tokenizer, contexts, env, runner)
+                lines.append("| {} | {:.0f} | {:.1f} | {:.0%} | {:.0f} |".format(contexts, *figures))
+                print(lines[-1], flush=True)
+            demos = demonstrations(args, tokenizer, env, runner, folder)
+        finally:
+            runner.run(env.close())
+        prompts = [step.prompt_ids for t in played for step in t.steps][:200]
+        plain = {}
+        for threads in (1, os.cpu_count()):
+            torch.set_num_threads(threads)
+            plain[threads] = plain_generation(model, tokenizer, prompts)
+        ours = our_training("assets/tiny", demos)
+        theirs = {threads: trainer("assets/tiny", demos, folder, threads) for threads in (1, os.cpu_count())}
+    best, most = max(plain.values()), max(theirs.values())
+    both = f"the better of 1 and {os.cpu_count()} threads"
+    lines += [
+        "",
+        f"Generation: {figures[3]:.0f} tokens a second with {args.contexts[-1]} episodes; {best:.0f} with a "
+        f"`model.generate` for each prompt ({both}): {figures[3] / best:.1f} times.",
+        "",
+        f"Training: {ours:,.0f} tokens a second; Hugging Face Trainer {most:,.0f} ({both}): {ours / most:.1f} times.",
+    ]
+    text = "\n".join(lines)
+    print(text)
+    if args.write_docs:
+        write_docs(DOCS, "speed", text)
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))
