@@ -110,8 +110,9 @@ class Args:
     """steps per update of the fine-tuning"""
 
     # outcome reward model (Table 6)
-    judge: Literal["orm", "env"] = "orm"
-    """who says that an episode succeeded in training: the ORM, or the environment's true verdict"""
+    judge: str = "orm"
+    """who says that an episode succeeded in training: orm, the outcome reward model trained here; env, the
+    environment's true verdict; or the URL of a server with a trained ORM (OpenAI-compatible, with log-probs)"""
     orm_episodes: int = 12200
     """labelled episodes for the ORM, at least (section B.3: 12,200): the start-up rollouts, the demonstrations, those
     of --orm-data, and for the rest rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
@@ -819,9 +820,12 @@ def fine_tune(actor, tokenizer, demos, args):
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
 def judge(learner, trajectories, args):
-    """The ORM's opinion of each trajectory, P(YES), into its `judged`."""
+    """The ORM's opinion of each trajectory, P(YES), into its `judged`: None where a served one does not answer."""
     prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format)[0] for t in trajectories]
-    scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_tokens)
+    if learner.orm is not None:
+        scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_tokens)
+    else:
+        scores = orm.ask_p_yes(args.judge, [learner.tokenizer.decode(prompt) for prompt in prompts])
     for trajectory, score in zip(trajectories, scores, strict=True):
         trajectory.judged = score
 
@@ -888,7 +892,7 @@ def keep(run, memory, trajectories, args):
 def evaluate(learner, memory, player, tasks, name, phase, args):
     """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging)."""
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
-    if learner.orm is not None:
+    if args.judge != "env" and (learner.orm is not None or args.judge != "orm"):  # no ORM yet before the first phase
         judge(learner, trajectories, args)
     keep(player.run, memory, trajectories, args)
     return trajectories
@@ -930,7 +934,7 @@ def learn(learner, memory, rollouts, phase, rng, args):
 
 def outcome_reward(trajectory, judged_by):
     """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
-    success = trajectory.judged > 0.5 if judged_by == "orm" else bool(trajectory.verdict)
+    success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > 0.5
     return float(success and trajectory.outcome == "exit")
 
 
@@ -950,6 +954,8 @@ def main(args):
         raise UsageError("--micro-batch-tokens must be positive")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every phase it loads an adapter, not all weights")
+    if args.judge not in ("orm", "env") and not args.judge.startswith(("http://", "https://")):
+        raise UsageError(f"--judge {args.judge}: orm, env or a URL")
     if args.engine and args.lockstep:
         raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
     if args.start_episodes < 1:
@@ -957,7 +963,9 @@ def main(args):
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     parallel.start()
-    if args.generator:  # a wrong URL or key shows now, not after the first hour
+    if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
+        orm.served_model(args.judge)
+    if args.generator:
         llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
@@ -1094,8 +1102,9 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
     rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
     player.steps += sum(len(t.steps) for t in rollouts)
     with run.timer("training"):
-        if learner.orm is not None:
+        if args.judge != "env":
             judge(learner, rollouts, args)
+            rollouts = player.without_lost(rollouts)
         for trajectory in rollouts:
             trajectory.reward = outcome_reward(trajectory, args.judge)
         metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()

@@ -172,6 +172,7 @@ class Session:
         self._origins: set[str] = set()  # where this episode has been
         self._dialogs: list[str] = []
         self._notice = ""  # what went wrong outside the page: told with the next observation
+        self._broken = ""  # a page whose connection broke off in the middle
 
     # ---- what a caller does ----
 
@@ -251,7 +252,7 @@ class Session:
         await self._send("Page.resetNavigationHistory")
 
     async def _begin(self, url, cookies) -> Observation:
-        self._origins, self._dialogs, self._notice = set(), [], ""
+        self._origins, self._dialogs, self._notice, self._broken = set(), [], "", ""
         if cookies:
             fields = [{"name": name, "value": value, "url": url, "path": "/"} for name, value in cookies.items()]
             await self._send("Network.setCookies", cookies=fields)
@@ -430,6 +431,10 @@ class Session:
                 event = event.redirected_from
             with contextlib.suppress(PlaywrightError):
                 await event.frame.evaluate("url => window.__gui?.failed(url)", event.url)
+        elif event.is_navigation_request() and event.frame.parent_frame is None:
+            self._broken = f"{event.url}: {event.failure}"
+            with contextlib.suppress(PlaywrightError):  # the document would be waited for to the time limit
+                await event.frame.evaluate("() => window.__gui?.broken()")
 
     # ---- round trips ----
 
@@ -470,13 +475,16 @@ class Session:
                 await asyncio.wait_for(self._until(lambda: self._came > self._known), self.browser.timeout / 2)
             self._known = self._came
             return await self._look(reply["error"])
-        url = reply["url"]
+        url, broken = reply["url"], self._broken
+        self._broken = ""
         if url.startswith("chrome-error:"):
             url = await self._neighbour(0)
             if self._allowed(url):
                 raise EnvFault(f"{url} cannot be reached")
         elif reply["status"] >= 500 and self._allowed(url):
             raise EnvFault(f"{url} answered {reply['status']}")
+        elif broken and self._allowed(url):
+            raise EnvFault(broken)
         self._origins.add(_origin(url))
         if not self._allowed(url):
             return await self._back_off(f"blocked: {url} is outside the task's sites")

@@ -3,7 +3,14 @@
 A language model is asked for YES or NO; the logits of the two answers are compared.
 """
 
+import math
 import random
+from concurrent.futures import ThreadPoolExecutor
+
+from common import parallel
+from common.errors import UsageError
+
+JUDGE_SECONDS, JUDGE_CALLS = 60, 16  # of a served judge: for one answer, and at once
 
 
 def answer_ids(tokenizer, prompt):
@@ -36,6 +43,52 @@ def p_yes(model, tokenizer, prompts, tokens=4096):
         return yes_logit(model, tokenizer, batch).sigmoid()
 
     return llm.map_batches(score, prompts, [len(p) for p in prompts], tokens)
+
+
+def served_model(url):
+    """(client, name of its model) of the OpenAI-compatible server at `url`; the key is read from OPENAI_API_KEY.
+
+    Raises UsageError where none is there.
+    """
+    import openai
+
+    from common import llm
+
+    client = openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=JUDGE_SECONDS, max_retries=3)
+    try:
+        return client, client.models.list().data[0].id
+    except (openai.OpenAIError, IndexError) as error:
+        raise UsageError(f"--judge {url}: no model is served there ({error})") from error
+
+
+def ask_p_yes(url, prompts):
+    """`p_yes` by a served ORM, for prompts as text: None for each that gets no answer, or neither YES nor NO.
+
+    Raises UsageError where the server gives no log-probs.
+    """
+    if not parallel.is_main():
+        return parallel.broadcast(None)
+    import openai
+
+    client, model = served_model(url)
+
+    def ask(prompt):
+        settings = {"max_tokens": 1, "temperature": 0.0, "logprobs": 20, "extra_body": {"add_special_tokens": False}}
+        try:
+            reply = client.completions.create(model=model, prompt=prompt, **settings)
+        except openai.OpenAIError:
+            return None
+        logprobs = reply.choices[0].logprobs
+        if not logprobs or not logprobs.top_logprobs:
+            raise UsageError(f"--judge {url}: it does not return log-probs")
+        said = {"YES": 0.0, "NO": 0.0}
+        for token, logprob in logprobs.top_logprobs[0].items():
+            if token.strip().upper() in said:
+                said[token.strip().upper()] += math.exp(logprob)
+        return said["YES"] / sum(said.values()) if sum(said.values()) else None
+
+    with ThreadPoolExecutor(JUDGE_CALLS) as pool:
+        return parallel.broadcast(list(pool.map(ask, prompts)))
 
 
 def train(

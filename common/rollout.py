@@ -346,6 +346,13 @@ class Player:
             self.run.say(f"warning: sampling log-probs are {gap:.3f} a token from the model's own")
         return gap
 
+    def without_lost(self, trajectories):
+        """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
+        for _ in parallel.share([trajectory for trajectory in trajectories if trajectory.judged is None]):
+            self.faults.record(EnvFault("the judge did not answer YES or NO"))
+            self.faults.dropped += 1
+        return [trajectory for trajectory in trajectories if trajectory.judged is not None]
+
     def metrics(self):
         """Faults and generated tokens so far, by metric name."""
         return {

@@ -51,6 +51,8 @@
     remove(gui.leaving, gui.leaving.find((leaving) => bare(leaving) === bare(url)));
   };
 
+  gui.broken = () => { gui.parsed = true; };  // told by the driver: the rest of this document never comes
+
   // A new tab is an event of the browser that comes some time later.
   wrap(window, "open", (open) => function (...args) {
     if (!args[1] || args[1] === "_blank") top.__gui.opened = true;

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 import uvicorn
 from starlette.applications import Starlette
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from common import browser as driver
@@ -174,6 +174,17 @@ async def never(request):
     await asyncio.sleep(60)
 
 
+async def half(request):
+    """A page whose connection breaks in the middle."""
+
+    async def parts():
+        yield b"<title>half</title><h1>" + b"x" * 2000
+        yield b"</h1><a href=/echo>link</a>" + b" " * 2000
+        raise ConnectionError("the site died")
+
+    return StreamingResponse(parts(), media_type="text/html", headers={"content-length": "9000"})
+
+
 async def who(request):
     response = HTMLResponse(f"<title>{request.cookies.get('episode')}</title><a href=/who>who</a>")
     response.set_cookie("mine", request.cookies.get("episode", ""))
@@ -192,6 +203,7 @@ ROUTES = [
     Route("/echo", lambda request: HTMLResponse(f"<title>echo</title><p>{request.url.query}</p>")),
     Route("/who", who),
     Route("/never", never),
+    Route("/half", half),
     Route("/nothing", lambda request: Response(status_code=204)),
     Route("/error", lambda request: HTMLResponse("broken", 503)),
     Route("/away", lambda request: RedirectResponse(f"http://localhost:{request.url.port}/page/echo")),
@@ -567,6 +579,16 @@ async def test_a_broken_server_is_a_fault(session, site, closed_port, label, rea
         await do(session, label)
     with pytest.raises(EnvFault, match="reset"):
         await session.observe()
+    assert (await session.reset(f"{site}/page/echo")).title == "echo"
+
+
+async def test_a_page_that_breaks_off_is_a_fault(session, site):
+    for _ in range(20):  # whether its failure or the page comes first
+        with pytest.raises(EnvFault, match="/half"):
+            await session.reset(f"{site}/half")
+        await session.reset(f"{site}/page/out?1", sites=[site])
+        with pytest.raises(EnvFault, match="/half"):
+            await session.act(Action("Goto", None, f"{site}/half"))
     assert (await session.reset(f"{site}/page/echo")).title == "echo"
 
 

@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
 import pytest
 
+from benchmarks import soak
 from common.replay import TrajectoryStore
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,6 +51,8 @@ def finish(process, seconds=240):
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "2", "--lockstep"], "one of them only"),
         (["--prompt-format", "chat"], "has no chat template"),
+        (["--judge", "nobody"], "orm, env or a URL"),
+        (["--judge", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
         (["--load-in-4bit"], "--load-in-4bit needs --lora-rank"),
         (["--load-in-4bit", "--lora-rank", "2"], "needs a GPU"),
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
@@ -112,6 +116,17 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     checkpoints = list((run / "checkpoints").iterdir())
     assert len(checkpoints) == 2 and all((c / "actor" / "config.json").exists() for c in checkpoints)
     check_a_checkpoint_can_be_trained_on(tmp_path, checkpoints[-1] / "actor")
+
+
+def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
+    url = soak.judge_server(soak.Args(silent=0.0, neither=3), Counter())
+    process = start(tmp_path, "--judge", url, "--num-phases", "1")
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    (run,) = tmp_path.iterdir()
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
+    assert len(rollouts) == 4  # every third answer was neither YES nor NO
+    assert all(t.judged is not None and t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in rollouts)
 
 
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
