@@ -32,7 +32,8 @@ def server():
             prompt = body["messages"][0]["content"]
             Handler.asked.append(prompt)
             if "[YES]" in prompt:
-                text = "It needs e-mail. [NO]" if "email" in prompt else "The site does that. [YES]"
+                text = "[YES] or [NO]? "  # some repeat the question first
+                text += "It needs e-mail. [NO]" if "email" in prompt else "The site does that. [YES]"
             else:
                 text = f"1. `add blue mug {len(Handler.asked)} to the cart`\n2. ```email the shop```\nand more"
             message = {"role": "assistant", "content": text}
