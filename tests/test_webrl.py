@@ -206,6 +206,8 @@ def test_the_schedule_reaches_the_rate_and_its_floor():
     assert max(rates) == pytest.approx(1.0) and rates.index(max(rates)) in (99, 100)
     assert rates[0] < 0.02 and rates[-1] == pytest.approx(0.1)
     assert rates[:100] == sorted(rates[:100]) and rates[100:] == sorted(rates[100:], reverse=True)
+    assert webrl.warmup_cosine(0.1) == pytest.approx(1.0) and webrl.warmup_cosine(0.55) == pytest.approx(0.5)
+    assert webrl.warmup_cosine(0.525, 0.05, 0.1) == pytest.approx(0.55)  # half of the way down to the floor
 
 
 def test_values_are_set_where_the_advantage_needs_them(tiny):
