@@ -11,6 +11,8 @@ from typing import Any
 
 from common.errors import UsageError
 
+FULL = 1 << 20  # bytes left on a disk that has no room for a checkpoint
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -84,8 +86,9 @@ def save(run_path: Path, step: int, weights: dict[str, Any], tensors: dict, meta
         aside.rename(final)
         _sync(folder)
     except BaseException as error:
+        full = "No space left" in str(error) or shutil.disk_usage(folder).free < FULL
         shutil.rmtree(aside, ignore_errors=True)
-        if "No space left" in str(error) and not isinstance(error, OSError):  # torch and safetensors wrap it
+        if full and isinstance(error, Exception) and not isinstance(error, OSError):  # torch's does not say why
             raise OSError(errno.ENOSPC, "No space left on device", str(aside)) from error
         raise
     for old in sorted(folder.glob("[0-9]*"), key=_number)[:-2]:

@@ -1,6 +1,8 @@
 """A run in lockstep that is killed with -9 and resumed gives the metrics of one that was not, bit for bit."""
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -106,3 +108,33 @@ def test_a_resumed_run_keeps_its_own_flags(tmp_path):
     assert args.num_demos == Args.num_demos  # no preset on top
     with pytest.raises(UsageError, match="nothing to resume"):
         parse_args(Args, {"tiny": TINY}, ["--resume", str(tmp_path / "nowhere")])
+
+
+FULL = """
+mount -t tmpfs -o size=36m tmpfs "$1" || exit 77
+shift
+"$@"
+code=$?
+cp -r "$FULL_DISK/." "$COPY"
+exit $code
+"""
+
+
+def test_a_full_disk_stops_the_run_with_its_last_checkpoint_whole(tmp_path):
+    disk, copy = tmp_path / "disk", tmp_path / "copy"
+    disk.mkdir(), copy.mkdir()
+    command = [sys.executable, "webrl.py", *SMALL, "--no-lockstep", "--runs-dir", str(disk)]
+    shell = ["unshare", "-rm", "sh", "-c", FULL, "sh", str(disk), *command]
+    variables = {**os.environ, "FULL_DISK": str(disk), "COPY": str(copy)}
+    if not shutil.which("unshare"):
+        pytest.skip("needs unshare, to have a small disk")
+    done = subprocess.run(shell, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    if done.returncode == 77 or "unshare:" in done.stderr:
+        pytest.skip("may not mount a small disk here")
+    assert done.returncode == 1 and "the disk is full" in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()[-1:]) == 1 and "Traceback" not in done.stderr
+    (run,) = copy.iterdir()
+    last = checkpoint.latest(run)
+    assert last.state["phase"] >= 0 and last.tensors()["critic"]["state"]
+    assert last.weights("actor") and last.weights("orm") and last.weights("critic")
+    assert not list(run.glob("checkpoints/.*.tmp"))
