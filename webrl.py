@@ -351,10 +351,13 @@ def save(learner, player):
     """A checkpoint: actor and ORM as Hugging Face folders, what the critic learns, optimisers and generators."""
     weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
     for name, network, optimizer in learner.networks():
-        trained = {key: p.detach() for key, p in network.named_parameters() if p.requires_grad}
-        weights[name] = trained if name == "critic" else [network, learner.tokenizer]
+        if name == "critic":
+            trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
+            weights[name] = {key: llm.whole(p.detach()) for key, p in trained.items()}
+        else:
+            weights[name] = [llm.to_save(network), learner.tokenizer]
         if optimizer is not None:
-            states[name] = optimizer.state_dict()
+            states[name] = llm.optimizer_state(optimizer)
     state = {"phase": learner.phase, "updates": learner.updates, "player": player.state()}
     player.run.save_checkpoint(player.steps, weights, states, state)
 
@@ -372,14 +375,11 @@ def restore(learner, memory, player, args):
         make_judge_and_critic(learner, args)
     for name, network, optimizer in learner.networks():
         if name == "critic":
-            network.load_state_dict(checkpoint.weights(name), strict=False)  # the rest is the same base
+            llm.fill(network, checkpoint.weights(name))  # the rest is the same base
         else:
             llm.load_trained(network, checkpoint.folder(name))
         if optimizer is not None:
-            flags = [{key: group[key] for key in ("lr", "eps")} for group in optimizer.param_groups]
-            optimizer.load_state_dict(tensors[name])
-            for group, given in zip(optimizer.param_groups, flags, strict=True):
-                group.update(given)  # a flag given anew holds
+            llm.load_optimizer(optimizer, tensors[name])
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
         player.note_start_page(trajectory)

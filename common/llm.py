@@ -54,6 +54,8 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if adapters.is_file() and lora_rank:
         raise UsageError(f"{model_id!r} is a folder of adapters: merge it first (tools/export.py), then train new ones")
+    if parallel.sharded() and lora_rank:
+        raise UsageError("FSDP splits weights that are trained, --lora-rank freezes them: one of the two")
     if load_in_4bit and not lora_rank:
         raise UsageError("--load-in-4bit needs --lora-rank: quantised weights cannot be trained")
     if load_in_4bit and device == "cpu":
@@ -85,7 +87,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank:
         model = add_adapters(model, lora_rank, load_in_4bit)
-    return model.eval(), tokenizer
+    return shard(model).eval(), tokenizer
 
 
 def add_adapters(model, lora_rank, in_4bit=False):
@@ -101,9 +103,116 @@ def copy_network(model):
     """A copy with trained weights of its own. Frozen weights, a LoRA model's base, are shared and held once."""
     import copy
 
+    if parallel.sharded():
+        return shard(whole_copy(model))
     frozen = [p for p in model.parameters() if not p.requires_grad]
     frozen += [p.quant_state for p in frozen if hasattr(p, "quant_state")]  # bitsandbytes keeps the scales there
     return copy.deepcopy(model, {id(shared): shared for shared in frozen})
+
+
+def shard(model):
+    """Where `parallel.sharded`: the model with its layers' weights, gradients and optimiser states split over the
+    processes (torch's FSDP2). Embeddings and head are small beside the layers and stay whole in each."""
+    if not parallel.sharded():
+        return model
+    import torch
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh = init_device_mesh(model.device.type, (parallel.size(),))
+    halved = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if model.device.type == "cuda" else {}
+    for layer in model.get_decoder().layers:
+        # each layer is a root of its own, and roots stay whole after a forward pass unless told otherwise
+        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(**halved))
+        layer.set_force_sum_reduction_for_comms(True)  # losses are shares of a batch's: they add up
+        layer.set_gradient_divide_factor(1.0)
+    return model
+
+
+def whole(tensor):
+    """A tensor with all its parts, gathered from the processes where it is split: all must call."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+def split_like(value, tensor):
+    """This process's part of a whole tensor, split as `tensor` is."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    if not isinstance(tensor, DTensor):
+        return value
+    return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)
+
+
+def whole_copy(model, into=None, half=False):
+    """A sharded model's copy that is not, new or filled again; `half`: in bfloat16, on a GPU."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    if into is None:
+        dtype = torch.bfloat16 if half and model.device.type == "cuda" else model.dtype
+        with model.device:
+            into = AutoModelForCausalLM.from_config(model.config, dtype=dtype).eval()
+        into.generation_config = model.generation_config
+        if model.is_gradient_checkpointing:
+            into.gradient_checkpointing_enable({"use_reentrant": False})
+    with torch.no_grad():
+        weights = into.state_dict()
+        for name, value in model.state_dict().items():
+            weights[name].copy_(whole(value))
+    return into
+
+
+class Gathered:
+    """A sharded model's weights on the host, to be saved by one process."""
+
+    def __init__(self, model):
+        self.model = model
+        tied = set(model.state_dict()) - {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+        own = {name: value for name, value in model.state_dict().items() if name not in tied}
+        self.weights = {name: whole(value).detach().cpu() for name, value in own.items()}
+
+    def save_pretrained(self, folder):
+        """As the model's own."""
+        self.model.save_pretrained(folder, state_dict=self.weights)
+
+
+def to_save(model):
+    """The model, or what can be saved in its stead."""
+    return Gathered(model) if parallel.sharded() else model
+
+
+def optimizer_state(optimizer):
+    """The optimiser's `state_dict`, with whole tensors."""
+    state = optimizer.state_dict()
+    each = {i: {name: _whole_on_host(value) for name, value in one.items()} for i, one in state["state"].items()}
+    return state | {"state": each} if parallel.sharded() else state
+
+
+def _whole_on_host(value):
+    return whole(value).cpu() if hasattr(value, "cpu") else value
+
+
+def load_optimizer(optimizer, state):
+    """The inverse of `optimizer_state`; rates and epsilons stay what they are: a flag given anew holds."""
+    flags = [{key: group[key] for key in ("lr", "eps")} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, given in zip(optimizer.param_groups, flags, strict=True):
+        group.update(given)
+        for parameter in group["params"]:
+            each = optimizer.state.get(parameter, {})
+            for name, value in each.items():
+                if getattr(value, "shape", None) == parameter.shape:
+                    each[name] = split_like(value, parameter)
+
+
+def fill(model, weights):
+    """Put whole tensors by name into the model's."""
+    import torch
+
+    with torch.no_grad():
+        own = model.state_dict()
+        for name, value in weights.items():
+            own[name].copy_(split_like(value, own[name]))
 
 
 def new_adapters(model):
@@ -127,9 +236,7 @@ def load_trained(model, folder):
 
         set_peft_model_state_dict(model, load_file(Path(folder) / "adapter_model.safetensors"))
         return
-    with torch.no_grad():
-        saved = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        model.load_state_dict(saved.state_dict())
+    fill(model, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
 
 
 def find_model(model_id):
@@ -400,8 +507,10 @@ def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max
     import torch
 
     parameters = [p for p in model.parameters() if p.requires_grad]
-    items, lengths = parallel.share(items), parallel.share(lengths)  # of several processes each takes its part
-    parts = [[items[i] for i in group] for group in micro_batches(lengths, tokens)]
+    groups = micro_batches(lengths, tokens)
+    if parallel.sharded():
+        groups = evened(groups)
+    parts = [[items[i] for i in group] for group in parallel.share(groups)]  # of several processes each takes its part
     optimizer.zero_grad()
     losses = []
     if _threads is None:
@@ -425,10 +534,40 @@ def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max
         for parameter in parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        parallel.add_up([p.grad for p in parameters] + [loss])
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm)
+        parallel.add_up([p.grad for p in parameters if not hasattr(p, "full_tensor")] + [loss])
+    norm = clip_gradients(parameters, max_norm)
     optimizer.step()
     return loss, norm
+
+
+def clip_gradients(parameters, max_norm):
+    """Scale the gradients so that their norm is at most `max_norm`; the norm before, as a tensor."""
+    import torch
+    from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
+
+    if not parallel.sharded():
+        return clip_grad_norm_(parameters, max_norm)
+    kinds = [[p for p in parameters if hasattr(p, "full_tensor") is split] for split in (True, False)]
+    norms = [whole(get_total_norm([p.grad for p in some])) for some in kinds]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    for some in kinds:
+        clip_grads_with_norm_(some, max_norm, norm)
+    return norm
+
+
+def evened(groups):
+    """The index groups, split further so that every process has as many.
+
+    Raises UsageError where there are fewer items than processes.
+    """
+    groups = [list(group) for group in groups]
+    while len(groups) % parallel.size():
+        largest = max(groups, key=len)
+        if len(largest) == 1:
+            raise UsageError(f"a batch of {len(groups)} steps is too small for {parallel.size()} processes under FSDP")
+        groups.append(largest[len(largest) // 2 :])
+        del largest[len(largest) // 2 :]
+    return groups
 
 
 def map_batches(function, items, lengths, tokens=4096):
@@ -440,12 +579,15 @@ def map_batches(function, items, lengths, tokens=4096):
         with torch.no_grad():
             return function([items[i] for i in batch]).tolist()
 
-    batches = parallel.share(micro_batches(lengths, tokens))
+    batches = micro_batches(lengths, tokens)
+    if parallel.sharded() and batches:  # every process must make as many passes: the last one's result counts once
+        batches += [batches[-1]] * (-len(batches) % parallel.size())
+    batches = parallel.share(batches)
     run = map if _threads is None else _threads.map
     results = []
     for batch, values in zip(batches, run(without_gradient, batches), strict=True):
         results += zip(batch, values, strict=True)
-    return [value for _, value in sorted(parallel.gather(results), key=lambda result: result[0])]
+    return [value for _, value in sorted(dict(parallel.gather(results)).items())]
 
 
 _threads = None  # a ThreadPoolExecutor after use_threads
@@ -458,4 +600,4 @@ def use_threads(count):
     import torch
 
     torch.set_num_threads(1)
-    _threads = ThreadPoolExecutor(count) if count > 1 else None
+    _threads = ThreadPoolExecutor(count) if count > 1 and not parallel.sharded() else None

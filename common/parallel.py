@@ -6,6 +6,8 @@ Only the first process (`is_main`) writes the run's folder.
 
 import os
 
+from common.errors import UsageError
+
 BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
 
 
@@ -25,12 +27,23 @@ def is_main():
 
 
 def start():
-    """Join the other processes, where `accelerate launch` started several (gloo on CPUs, NCCL on GPUs)."""
+    """Join the other processes, where `accelerate launch` started several (gloo on CPUs, NCCL on GPUs).
+
+    Raises UsageError for a DeepSpeed configuration: it is not read, FSDP's is.
+    """
+    if os.environ.get("ACCELERATE_USE_DEEPSPEED", "").lower() in ("1", "true"):
+        raise UsageError("DeepSpeed is not used here: launch with FSDP instead, which splits the same (docs/gpu.md)")
     if size() > 1:
         import torch
         from accelerate import PartialState
 
         PartialState(cpu=not torch.cuda.is_available())
+
+
+def sharded():
+    """Whether `accelerate launch` was told to use FSDP: the layers' weights are then split over the processes, and all
+    must make the same number of passes."""
+    return size() > 1 and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
 
 
 def share(items):

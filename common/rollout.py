@@ -325,7 +325,10 @@ class Player:
         self.faults = FaultLog(**state["faults"] | {"recent": recent})
 
     def publish(self, model):
-        """Let the engine, where there is one, sample from the LoRA model's adapters as they are now."""
+        """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded
+        model a whole copy plays."""
+        if parallel.sharded():
+            self.model = llm.whole_copy(model, None if self.model is model else self.model, half=True)
         if self.engine is None:
             return
         folder = self.run.path / "adapters" / f"{self.run.name}-{self.version}"

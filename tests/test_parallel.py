@@ -2,8 +2,12 @@
 
 import json
 import math
+import os
+import socket
 import subprocess
 import sys
+
+import pytest
 
 from common import checkpoint
 from common.replay import TrajectoryStore
@@ -13,17 +17,33 @@ FLAGS = [*SMALL, "--cpu-threads", "1", "--orm-refresh", "3", "--num-phases", "1"
 LAUNCH = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no".split()
 
 
-def play_run(folder, *launch):
-    command = [sys.executable, *launch, "webrl.py", *FLAGS, "--runs-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+FSDP = (
+    "-m torch.distributed.run --nproc_per_node 2 --master_port".split()
+)  # as accelerate launch --use_fsdp does on GPUs
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return str(free.getsockname()[1])
+
+
+def play_run(folder, *launch, flags=(), **variables):
+    command = [sys.executable, *launch, "webrl.py", *FLAGS, "--runs-dir", str(folder), *flags]
+    variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
+    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
     return run, done.stdout
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path):
-    (one, _), (two, out) = play_run(tmp_path / "one"), play_run(tmp_path / "two", *LAUNCH)
-    assert out.count("run folder") == out.count("Paired difference") == 1  # the second process is silent
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return play_run(tmp_path_factory.mktemp("one"))[0]
+
+
+def check_the_same(one, two):
+    """Losses, metrics, episodes and weights of two runs."""
     rows = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
     assert len(rows[0]) == len(rows[1])
     compared = 0
@@ -36,6 +56,25 @@ def test_two_processes_give_the_losses_of_one(tmp_path):
     assert compared >= 8
     stored = [list(TrajectoryStore(run / "trajectories.jsonl")) for run in (one, two)]
     assert [(t.policy, t.task.task_id) for t in stored[0]] == [(t.policy, t.task.task_id) for t in stored[1]]
-    weights = [checkpoint.latest(run).weights("actor") for run in (one, two)]
-    for name, value in weights[0].items():
-        assert (value - weights[1][name]).abs().max() < 1e-3, name
+    for network in ("actor", "orm", "critic"):
+        weights = [checkpoint.latest(run).weights(network) for run in (one, two)]
+        assert weights[0].keys() == weights[1].keys()
+        for name, value in weights[0].items():
+            assert (value - weights[1][name]).abs().max() < 1e-3, name
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path, alone):
+    two, out = play_run(tmp_path, *LAUNCH)
+    assert out.count("run folder") == out.count("Paired difference") == 1  # the second process is silent
+    check_the_same(alone, two)
+
+
+def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(tmp_path, alone):
+    fsdp = dict(ACCELERATE_USE_FSDP="true")
+    two, _ = play_run(tmp_path, *FSDP, free_port(), **fsdp)
+    check_the_same(alone, two)
+    play_run(tmp_path, *FSDP, free_port(), flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
+    assert checkpoint.latest(two).state["phase"] == 2
+    args = ("--lora-rank", "2")
+    with pytest.raises(AssertionError, match="one of the two"):
+        play_run(tmp_path / "lora", *FSDP, free_port(), flags=args, **fsdp)

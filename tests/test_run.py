@@ -94,6 +94,22 @@ def test_wandb_offline_gets_every_row(tmp_path, monkeypatch):
     assert list(run.path.glob("wandb/offline-run-*/*.wandb"))
 
 
+def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with Run.create(Args(track=True), __file__, tmp_path) as run:
+        first = wandb.run.id
+        run.log({"losses/policy": 0.5}, step=10)
+        run.save_checkpoint(10, {}, {}, {})
+    with Run.create(Args(track=True), __file__, tmp_path, resume=str(run.path)) as again:
+        assert wandb.run.id == first and again.name == run.name
+        again.log({"losses/policy": 0.25}, step=20)
+    assert all(folder.name.endswith(first) for folder in run.path.glob("wandb/offline-run-*"))
+    with Run.create(Args(track=True), __file__, tmp_path) as other:
+        assert wandb.run.id != first and other.name != run.name
+
+
 # -- time
 
 
