@@ -112,7 +112,8 @@ def copy_network(model):
 
 def shard(model):
     """Where `parallel.sharded`: the model with its layers' weights, gradients and optimiser states split over the
-    processes (torch's FSDP2). Embeddings and head are small beside the layers and stay whole in each."""
+    processes (torch's FSDP2), its input embeddings, too, unless they are the head's, which stays whole: it is asked a
+    different number of times in each process."""
     if not parallel.sharded():
         return model
     import torch
@@ -121,11 +122,13 @@ def shard(model):
 
     mesh = init_device_mesh(model.device.type, (parallel.size(),))
     halved = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32} if model.device.type == "cuda" else {}
-    for layer in model.get_decoder().layers:
-        # each layer is a root of its own, and roots stay whole after a forward pass unless told otherwise
-        fully_shard(layer, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(**halved))
-        layer.set_force_sum_reduction_for_comms(True)  # losses are shares of a batch's: they add up
-        layer.set_gradient_divide_factor(1.0)
+    embeddings, head = model.get_input_embeddings(), model.get_output_embeddings()
+    units = [*model.get_decoder().layers, *([embeddings] if embeddings.weight is not head.weight else [])]
+    for unit in units:
+        # each is a root of its own, and roots stay whole after a forward pass unless told otherwise
+        fully_shard(unit, mesh=mesh, reshard_after_forward=True, mp_policy=MixedPrecisionPolicy(**halved))
+        unit.set_force_sum_reduction_for_comms(True)  # losses are shares of a batch's: they add up
+        unit.set_gradient_divide_factor(1.0)
     return model
 
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from common import checkpoint
+from common import checkpoint, llm
 from common.replay import TrajectoryStore
 from tests.test_demo import ROOT, SMALL
 
@@ -38,8 +39,19 @@ def play_run(folder, *launch, flags=(), **variables):
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory):
-    return play_run(tmp_path_factory.mktemp("one"))[0]
+def model(tmp_path_factory):
+    """The tiny model with a head of its own, as large models have one: the flag that names it."""
+    model, tokenizer = llm.load("assets/tiny")
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    folder = tmp_path_factory.mktemp("untied")
+    model.save_pretrained(folder), tokenizer.save_pretrained(folder)
+    return "--model-id", str(folder)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory, model):
+    return play_run(tmp_path_factory.mktemp("one"), flags=model)[0]
 
 
 def check_the_same(one, two):
@@ -63,15 +75,15 @@ def check_the_same(one, two):
             assert (value - weights[1][name]).abs().max() < 1e-3, name
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path, alone):
-    two, out = play_run(tmp_path, *LAUNCH)
+def test_two_processes_give_the_losses_of_one(tmp_path, model, alone):
+    two, out = play_run(tmp_path, *LAUNCH, flags=model)
     assert out.count("run folder") == out.count("Paired difference") == 1  # the second process is silent
     check_the_same(alone, two)
 
 
-def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(tmp_path, alone):
+def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(tmp_path, model, alone):
     fsdp = dict(ACCELERATE_USE_FSDP="true")
-    two, _ = play_run(tmp_path, *FSDP, free_port(), **fsdp)
+    two, _ = play_run(tmp_path, *FSDP, free_port(), flags=model, **fsdp)
     check_the_same(alone, two)
     play_run(tmp_path, *FSDP, free_port(), flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
     assert checkpoint.latest(two).state["phase"] == 2
