@@ -56,7 +56,7 @@ async def play(env, task, moves, verdicts=None):
     for move in moves:
         if verdicts is not None:
             verdicts.append(await env.verdict("done"))
-        obs, reward, terminated, truncated, _ = await env.step(resolve(move, obs["text"]))
+        obs, reward, terminated, truncated, _ = await env.step(env.resolve(move, obs))
         assert not obs["error"], (task.instruction, move, obs["error"], obs["text"])
         pages.append(obs)
     assert terminated and not truncated
