@@ -28,7 +28,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import llm, orm, parallel
+from common import fsdp, llm, orm, parallel
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.replay import read_demos, read_labelled
@@ -100,7 +100,7 @@ class Args:
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = 1000
+    num_demos: int = 1186
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
     sft_learning_rate: float = 1e-5
     """peak rate; warm-up over a tenth, then cosine"""
@@ -135,7 +135,7 @@ class Args:
     # Algorithm 1
     num_phases: int = 8
     """phases N"""
-    start_episodes: int = 1000
+    start_episodes: int = 1186
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
     start_buffer: Literal["rollouts", "both"] = "rollouts"
     """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
@@ -353,11 +353,11 @@ def save(learner, player):
     for name, network, optimizer in learner.networks():
         if name == "critic":
             trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
-            weights[name] = {key: llm.whole(p.detach()) for key, p in trained.items()}
+            weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
         else:
-            weights[name] = [llm.to_save(network), learner.tokenizer]
+            weights[name] = [fsdp.to_save(network), learner.tokenizer]
         if optimizer is not None:
-            states[name] = llm.optimizer_state(optimizer)
+            states[name] = fsdp.optimizer_state(optimizer)
     state = {"phase": learner.phase, "updates": learner.updates, "player": player.state()}
     player.run.save_checkpoint(player.steps, weights, states, state)
 
@@ -375,11 +375,11 @@ def restore(learner, memory, player, args):
         make_judge_and_critic(learner, args)
     for name, network, optimizer in learner.networks():
         if name == "critic":
-            llm.fill(network, checkpoint.weights(name))  # the rest is the same base
+            fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
         else:
             llm.load_trained(network, checkpoint.folder(name))
         if optimizer is not None:
-            llm.load_optimizer(optimizer, tensors[name])
+            fsdp.load_optimizer(optimizer, tensors[name])
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
         player.note_start_page(trajectory)
@@ -398,14 +398,16 @@ def make_judge_and_critic(learner, args):
     the optimisers (the actor's is not the fine-tuning's)."""
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.judge == "orm":
-        if args.lora_rank:  # new adapters on the actor's base
-            learner.orm = llm.new_adapters(llm.copy_network(learner.actor))
-        else:
-            learner.orm, _ = llm.load(*base_model(args))
+        learner.orm = make_orm(learner.actor, args)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     if args.loss == "paper" or args.curriculum:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+
+
+def make_orm(actor, args):
+    """The ORM: the base model, with LoRA new adapters on the one that the actor has."""
+    return llm.new_adapters(llm.copy_network(actor)) if args.lora_rank else llm.load(*base_model(args))[0]
 
 
 def make_critic(actor):
@@ -830,6 +832,11 @@ def judge(learner, trajectories, args):
         trajectory.judged = score
 
 
+def has_judge(learner, args):
+    """Whether there is one beside the environment: an ORM of our own is there from phase 1 on, a served one always."""
+    return learner.orm is not None or args.judge.startswith("http")
+
+
 def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
     labelled = [t for t in labelled if t.verdict is not None]
@@ -892,7 +899,7 @@ def keep(run, memory, trajectories, args):
 def evaluate(learner, memory, player, tasks, name, phase, args):
     """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging)."""
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
-    if args.judge != "env" and (learner.orm is not None or args.judge != "orm"):  # no ORM yet before the first phase
+    if has_judge(learner, args):
         judge(learner, trajectories, args)
     keep(player.run, memory, trajectories, args)
     return trajectories
@@ -1102,9 +1109,9 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
     rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
     player.steps += sum(len(t.steps) for t in rollouts)
     with run.timer("training"):
-        if args.judge != "env":
+        if has_judge(learner, args):
             judge(learner, rollouts, args)
-            rollouts = player.without_lost(rollouts)
+            rollouts = player.without_unjudged(rollouts)
         for trajectory in rollouts:
             trajectory.reward = outcome_reward(trajectory, args.judge)
         metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()

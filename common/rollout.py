@@ -9,7 +9,7 @@ import shutil
 from collections import deque
 from dataclasses import dataclass, field
 
-from common import llm, parallel
+from common import fsdp, llm, parallel
 from common.engine import EnginePolicy
 from common.errors import EnvFault, EnvHang, TooManyFaults
 from common.replay import Step, Trajectory
@@ -328,7 +328,7 @@ class Player:
         """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded
         model a whole copy plays."""
         if parallel.sharded():
-            self.model = llm.whole_copy(model, None if self.model is model else self.model, half=True)
+            self.model = fsdp.whole_copy(model, None if self.model is model else self.model, half=True)
         if self.engine is None:
             return
         folder = self.run.path / "adapters" / f"{self.run.name}-{self.version}"
@@ -349,7 +349,7 @@ class Player:
             self.run.say(f"warning: sampling log-probs are {gap:.3f} a token from the model's own")
         return gap
 
-    def without_lost(self, trajectories):
+    def without_unjudged(self, trajectories):
         """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
         for _ in parallel.share([trajectory for trajectory in trajectories if trajectory.judged is None]):
             self.faults.record(EnvFault("the judge did not answer YES or NO"))

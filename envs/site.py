@@ -192,9 +192,8 @@ class Site(PageEnv):
     def __init__(self, path, format="compact", page_tokens=None, count_tokens=len, screenshots=False, **options):
         super().__init__(Shared(options | {"screenshots": screenshots}), format, page_tokens, count_tokens, screenshots)
         self.path, self._splits = path, read_tasks(path)
-        configs = [task.config for tasks in self._splits.values() for task in tasks]
-        # by start page: an instruction that a generator wrote has no entry of its own
-        self._settings = {c["start_url"]: (c.get("sites"), c.get("reset_url")) for c in configs}
+        # by start page, for an instruction that a generator wrote: it has no entry of its own
+        self._configs = {task.site: task.config for tasks in self._splits.values() for task in tasks}
 
     def tasks(self, split):
         """The tasks of "train", "eval" or "test" in the file's order. Raises UsageError where there are none."""
@@ -213,11 +212,10 @@ class Site(PageEnv):
         return None
 
     async def _start(self):
-        start, episode = self._task.site, uuid.uuid4().hex
-        sites, reset_url = self._settings[start]
-        if reset_url:
-            await asyncio.to_thread(_ask, reset_url, episode)
-        return await self._session.reset(start, sites=sites, cookies={COOKIE: episode})
+        config, episode = self._task.config or self._configs[self._task.site], uuid.uuid4().hex
+        if config.get("reset_url"):
+            await asyncio.to_thread(_ask, config["reset_url"], episode)
+        return await self._session.reset(config["start_url"], sites=config.get("sites"), cookies={COOKIE: episode})
 
     async def verdict(self, answer):
         """The score, 1.0 or 0.0, that an exit with `answer` would get now."""
