@@ -43,8 +43,12 @@
       return event.preventDefault();
     }
     gui.leaving.push(url);
-    // A later listener may cancel it, or a client-side router turn it into a change of this document.
-    later(() => { if (event.defaultPrevented || navigation.transition) remove(gui.leaving, url); });
+    later(() => { if (event.defaultPrevented) remove(gui.leaving, url); });  // by a later listener
+  });
+  // A client-side router makes a change of this document of it.
+  wrap(NavigateEvent.prototype, "intercept", (intercept) => function (options) {
+    intercept.call(this, options);
+    remove(gui.leaving, this.destination.url);
   });
   gui.failed = (url) => {  // told by the driver: 204 No Content, or a download
     const bare = (u) => u.split("#")[0];

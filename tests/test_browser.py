@@ -31,7 +31,7 @@ WALK = """<title>page {k}</title><h1>page {k}</h1>
 <form action="/walk/{n}"><input name=q><button>get</button></form>
 <button onclick="setTimeout(() => location.href = '/walk/' + n, 300)">timer</button>
 <button onclick="load()">fetch</button> <button onclick="setTimeout(load, 200)">late fetch</button>
-<button onclick="xhr()">request</button> <button onclick="location.href = '/start/' + n">onload</button>
+<button onclick="xhr()">request</button> <a href="/routed/{n}">router</a> <button onclick="location.href = '/start/' + n">onload</button>
 <button onclick="this.form ? 0 : document.forms[0].submit()">submit by script</button>
 <script>
   let n = {n};
@@ -52,9 +52,12 @@ WALK = """<title>page {k}</title><h1>page {k}</h1>
     request.onload = () => show(JSON.parse(request.responseText).k);
     request.send();
   }};
+  navigation.addEventListener("navigate", (event) => {{
+    if (event.destination.url.includes("/routed/")) event.intercept({{handler: load}});
+  }});
 </script>"""
 WAYS = ["link", "slow link", "refresh", "redirect", "post", "get", "timer", "fetch", "late fetch", "request", "onload"]
-WAYS += ["submit by script"]
+WAYS += ["submit by script", "router"]
 
 PAGES = {
     "form": """<title>form</title><form action=/echo>

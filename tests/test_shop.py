@@ -14,7 +14,7 @@ import pytest_asyncio
 from playwright.async_api import Error as PlaywrightError
 
 from common.errors import EnvFault, StateMismatch
-from envs.arena import Arena, shop_tasks
+from envs.arena import Arena, shop, shop_tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.shop import catalogue
 from envs.arena.tasks import Move, build, exit_move, resolve
@@ -334,3 +334,50 @@ async def test_instructions_without_a_check_can_be_played(arena):
     assert obs["goal"] == task.instruction
     _, reward, terminated, _, info = await arena.step('exit(message="done")')
     assert terminated and reward == 0.0 and info["verdict"] is None
+
+
+async def test_pages_follow_each_other_in_one_document(arena):
+    born = "() => performance.timeOrigin"
+    task, world, _ = draw("add", 3)
+    await arena.reset(task)
+    documents = [await arena._session.read(None, lambda page: page.evaluate(born))]
+    name = catalogue(world).products[0].name
+    await arena.step(f'do(action="Search", argument="{name}", element="{find(arena, "search")}")')  # GET
+    await arena.step(f'do(action="Click", element="{find(arena, name)}")')
+    obs, *_ = await arena.step(f'do(action="Click", element="{find(arena, "add to cart")}")')  # POST and redirect
+    assert "?done=" in obs["url"] and "post" not in obs["url"], obs
+    added = obs["text"]
+    obs, *_ = await arena.step("go_backward()")
+    assert name in obs["title"] and "done" not in obs["url"]
+    obs, *_ = await arena.step("go_forward()")
+    assert obs["text"] == added
+    documents.append(await arena._session.read(None, lambda page: page.evaluate(born)))
+    assert documents[0] == documents[1]
+
+
+@pytest.mark.parametrize("way", ["get", "post"])
+async def test_a_server_error_is_a_fault_whichever_way_the_page_is_asked_for(way, monkeypatch):
+    def fail(request, *args, **values):
+        raise RuntimeError("broken on purpose")
+
+    env = Arena(sites=["shop"])
+    try:
+        task, world, _ = draw("add", 3)
+        await env.reset(task)
+        name = catalogue(world).products[0].name
+        await env.step(f'do(action="Search", argument="{name}", element="{find(env, "search")}")')
+        if way == "post":
+            await env.step(f'do(action="Click", element="{find(env, name)}")')
+        for function in ("page", "done"):
+            monkeypatch.setattr(shop, function, fail)
+        with pytest.raises(EnvFault, match="502"):
+            await env.step(f'do(action="Click", element="{find(env, "add to cart" if way == "post" else name)}")')
+        monkeypatch.undo()
+        await env.reset(task)
+    finally:
+        await env.close()
+
+
+def find(env, label):
+    """The id of the element with this label on the slot's page."""
+    return next(node["id"] for node in env._page.nodes if node.get("label") == label)

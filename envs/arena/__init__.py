@@ -54,8 +54,8 @@ class _Shared(Shared):
     async def read(self, episode, url, locator):
         """What `locator` selects on a page of an episode, in a tab of our own: the agent's is left alone.
 
-        The page's HTML is put into a document that stays (no page of the arena has scripts): a third of the time that
-        a navigation takes.
+        The page's HTML is put into a document that stays, where its script does not run: a third of the time that a
+        navigation takes.
         """
         async with self.reading:
             try:

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 import uuid
 from collections import OrderedDict
+from html import escape
 from pathlib import Path
 
 import jinja2
@@ -20,7 +21,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
-from starlette.routing import Mount
+from starlette.routing import Mount, Route
 
 from common.errors import EnvFault, UsageError
 
@@ -36,8 +37,9 @@ TEMPLATES = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# The stylesheet stands in the page: one request a page, and no page is ever seen without it.
+# Stylesheet and script stand in the page: one request a page, and no page is ever seen without them.
 TEMPLATES.globals["css"] = (HERE / "static" / "arena.css").read_text()
+TEMPLATES.globals["js"] = (HERE / "static" / "arena.js").read_text()
 
 # What the last action did is a row here, and the page shown after it names the row in its address (?done=3): the page
 # can be loaded again, by a restored episode or an evaluator, and still says it.
@@ -93,6 +95,14 @@ def whole_number(text, low, high):
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high else None
 
 
+async def _broken(request):
+    """Where arena.js goes when it could not fetch a page: a fault, which no page that is shown would be."""
+    return HTMLResponse(f"a page could not be fetched: {escape(request.url.query)}", 502)
+
+
+BROKEN = Route("/broken", _broken)
+
+
 class Server:
     """The sites on one port. `start` and `stop` are idempotent; the episode methods may be called from any thread."""
 
@@ -122,7 +132,7 @@ class Server:
     def start(self):
         """Serve in a daemon thread. The socket already listens, so a request that comes at once waits its turn."""
         if self._thread is None:
-            routes = [Mount(f"/{site.NAME}", routes=site.routes) for site in self.sites]
+            routes = [Mount(f"/{site.NAME}", routes=[*site.routes, BROKEN]) for site in self.sites]
             app = Starlette(routes=routes, exception_handlers={HTTPException: _refused})
             config = uvicorn.Config(
                 self._with_episode(app),
