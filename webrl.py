@@ -12,6 +12,7 @@ raised to 0 among them (the released code drops them). docs/webrl.md lists every
     python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
     python webrl.py --loss sft --no-curriculum        # Filtered BC
+    python webrl.py --loss released                   # the authors' code, which is not Eq. 12
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
@@ -113,9 +114,12 @@ class Args:
     judge: str = "orm"
     """who says that an episode succeeded in training: orm, the outcome reward model trained here; env, the
     environment's true verdict; or the URL of a server with a trained ORM (OpenAI-compatible, with log-probs)"""
+    orm_model_id: str = ""
+    """what the ORM starts from: the ORM of an earlier run (runs/RUN/checkpoints/.../orm) or a released one, a folder or
+    a hub id with the tokenizer of --model-id; empty: --model-id"""
     orm_episodes: int = 12200
-    """labelled episodes for the ORM, at least (section B.3: 12,200): the start-up rollouts, the demonstrations, those
-    of --orm-data, and for the rest rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
+    """labelled episodes for the ORM (section B.3: 12,200): the start-up rollouts and the demonstrations, then
+    --orm-data, drawn at random, then rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
     out"""
     orm_data: str = ""
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
@@ -160,8 +164,10 @@ class Args:
     """sampling temperature of rollouts"""
 
     # the update (Eq. 5 to 8, 12, 15)
-    loss: Literal["paper", "sft"] = "paper"
-    """paper: Eq. 12; sft: maximum likelihood on successful trajectories (with --no-curriculum: Filtered BC)"""
+    loss: Literal["paper", "released", "sft"] = "paper"
+    """paper: Eq. 12 on Eq. 15's advantages; released: the authors' code (maximum likelihood on actions of positive sign
+    that stops at a token log-ratio); sft: maximum likelihood on successful trajectories (with --no-curriculum: Filtered
+    BC)"""
     beta: float = 0.1
     """KL coefficient of Eq. 12: the log-ratio it asks for is A / beta, so a larger one moves less (the paper's main
     value is not stated; Figure 7 sweeps it)"""
@@ -281,6 +287,26 @@ def policy_loss(logprobs, ref_logprobs, advantages, beta):
     return ((beta * (logprobs - ref_logprobs) - advantages) ** 2).mean()
 
 
+def released_advantages(values, reward, gamma=0.9):
+    """The released code's advantages of one trajectory's actions, [T] as in `advantages`: 1 where
+    V_{t+1} - V_t - 0.05 + r + sum_k gamma^k r is positive, with the outcome r paid at every step, else -0.6."""
+    to_go = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)  # steps from t to the end
+    returns = sum(gamma**k * (k < to_go) for k in range(len(values))) * reward
+    rise = torch.cat([values[1:], values[-1:]]) - values  # its state after the end is the last page once more
+    return torch.where(rise - 0.05 + reward + returns >= 0, 1.0, -0.6)
+
+
+def released_loss(logprobs, ref_logprobs, lengths, advantages):
+    """The released code's loss at its micro-batches of one action. Sequence log-probs, lengths in tokens, signs [N];
+    scalar. Actions of negative sign add nothing; the others' gradient is maximum likelihood's, falling to 0 where the
+    log-ratio is 1 a token, or 0.2 where the reference was sure of the action."""
+    ratio, sure = (logprobs - ref_logprobs) / lengths, (ref_logprobs / lengths).exp()
+    beta = torch.where(sure >= 0.8, 5.0, 1.0)
+    beta = torch.minimum(beta, (advantages / ratio).abs()).detach()
+    loss = F.smooth_l1_loss(beta * ratio, advantages, reduction="none") / beta
+    return (loss * (advantages > 0)).mean()
+
+
 def critic_loss(value_logits, outcomes):
     """Eq. 7: cross-entropy of V = sigmoid(value_logits) and the trajectory's outcome. [N], [N]; scalar."""
     return F.binary_cross_entropy_with_logits(value_logits, outcomes.to(value_logits.dtype))
@@ -325,7 +351,8 @@ class Memory:
     which it came: a resumed run reads it from there."""
 
     known: set  # (instruction, site, seed of its world) of all tasks so far
-    labelled: list  # trajectories with true verdicts that the ORM may learn from
+    earlier: list  # trajectories of --orm-data
+    labelled: list = field(default_factory=list)  # those of this run with true verdicts that the ORM may learn from
     before: list = field(default_factory=list)  # the SFT policy's test episodes
     rollouts: list = field(default_factory=list)  # on training and generated instructions
     replay_buffer: list = field(default_factory=list)
@@ -398,16 +425,22 @@ def make_judge_and_critic(learner, args):
     the optimisers (the actor's is not the fine-tuning's)."""
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.judge == "orm":
-        learner.orm = make_orm(learner.actor, args)
+        learner.orm = make_orm(learner.actor, learner.tokenizer, args)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
-    if args.loss == "paper" or args.curriculum:
+    if args.loss != "sft" or args.curriculum:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
 
 
-def make_orm(actor, args):
-    """The ORM: the base model, with LoRA new adapters on the one that the actor has."""
-    return llm.new_adapters(llm.copy_network(actor)) if args.lora_rank else llm.load(*base_model(args))[0]
+def make_orm(actor, tokenizer, args):
+    """The ORM before its training: the base model, with LoRA new adapters on the one that the actor has; or the model
+    --orm-model-id. Raises UsageError where its tokenizer is another one: prompts are token ids."""
+    if not args.orm_model_id:
+        return llm.new_adapters(llm.copy_network(actor)) if args.lora_rank else llm.load(*base_model(args))[0]
+    model, own = llm.load(args.orm_model_id, *base_model(args)[1:])
+    if own.get_vocab() != tokenizer.get_vocab():
+        raise UsageError(f"--orm-model-id {args.orm_model_id}: its tokenizer is not that of {args.model_id}")
+    return model
 
 
 def make_critic(actor):
@@ -682,7 +715,8 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
 
 
 def set_advantages(pairs, critic, pad_id, args):
-    """Eq. 15 for the pairs, into their steps' `value` and `advantage`. Only the states that are needed are valued."""
+    """Eq. 15, or the released code's advantage, for the pairs, into their steps' `value` and `advantage`. Only the
+    states that are needed are valued."""
     needed = {(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.values()
     states = [t.steps[i].prompt_ids for t, i in needed]
     values = state_values(critic, states, pad_id, args)
@@ -693,9 +727,12 @@ def set_advantages(pairs, critic, pad_id, args):
         by_trajectory.setdefault(id(trajectory), (trajectory, []))[1].append(i)
     for trajectory, places in by_trajectory.values():
         value = torch.tensor([step.value or 0.0 for step in trajectory.steps])
-        advantage = advantages(value, trajectory.reward, args.gamma, args.lam).tolist()
+        if args.loss == "released":
+            advantage = released_advantages(value, trajectory.reward, args.gamma)
+        else:
+            advantage = advantages(value, trajectory.reward, args.gamma, args.lam)
         for i in places:
-            trajectory.steps[i].advantage = advantage[i]
+            trajectory.steps[i].advantage = advantage[i].item()
 
 
 def floor_advantages(pairs, rng, args):
@@ -740,7 +777,7 @@ def update_critic(learner, pairs, epochs, rng, args):
 
 
 def update_actor(learner, pairs, phase, rng, args):
-    """Eq. 12 on (state, action, advantage, log pi_ref) of the pairs, or maximum likelihood for --loss sft. Metrics."""
+    """Eq. 12, or the loss that --loss names, on (state, action, advantage, log pi_ref) of the pairs. Metrics."""
     actor, drifts = learner.actor, []
 
     def loss_sum(part):
@@ -753,6 +790,9 @@ def update_actor(learner, pairs, phase, rng, args):
         if args.loss == "sft":  # every pair is of a success
             return -logprobs.sum()
         advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
+        if args.loss == "released":
+            lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
+            return released_loss(logprobs, reference, lengths, advantage) * len(steps)
         return policy_loss(logprobs, reference, advantage, args.beta) * len(steps)
 
     actor.train()
@@ -858,14 +898,15 @@ def train_orm(learner, labelled, epochs, args):
 def start_orm(learner, memory, player, train_tasks, args):
     """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
     hotter. Returns metrics on a held-out tenth of the instructions."""
-    wanted = max(0, args.orm_episodes - len(memory.labelled))
+    wanted = max(0, args.orm_episodes - len(memory.labelled) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw(train_tasks, int(share * wanted), learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
-    instructions = sorted({t.task.instruction for t in memory.labelled})
+    missing = min(len(memory.earlier), max(0, args.orm_episodes - len(memory.labelled)))
+    rollouts = memory.labelled + learner.rng.sample(memory.earlier, missing)
+    instructions = sorted({t.task.instruction for t in rollouts})
     unseen = set(learner.rng.sample(instructions, len(instructions) // 10))
-    rollouts = learner.rng.sample(memory.labelled, len(memory.labelled))
     held = [t for t in rollouts if t.task.instruction in unseen]
     with player.run.timer("training"):
         loss = train_orm(learner, [t for t in rollouts if t.task.instruction not in unseen], args.orm_epochs, args)
@@ -879,7 +920,8 @@ def refresh_orm(learner, memory, player, train_tasks, phase, args):
     tasks, seed = draw(train_tasks, args.orm_refresh, learner.rng), args.seed * 1000 + phase
     extra = player.play(tasks, args.temperature, seed, "refresh", phase)
     with player.run.timer("training"):
-        older = learner.rng.sample(memory.labelled, min(len(memory.labelled), 3 * len(extra)))
+        known = memory.earlier + memory.labelled
+        older = learner.rng.sample(known, min(len(known), 3 * len(extra)))
         train_orm(learner, extra + older, 1, args)
     keep(player.run, memory, extra, args)
 
@@ -934,6 +976,8 @@ def learn(learner, memory, rollouts, phase, rng, args):
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
     if args.loss == "paper":
         pairs = floor_advantages(pairs, rng, args)
+    elif args.loss == "released":
+        pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.steps[i].advantage > 0]  # the rest adds 0
     else:
         pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.reward]
     return metrics | update_actor(learner, pairs, phase, rng, args)

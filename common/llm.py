@@ -249,58 +249,54 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
     sampled from (of temperature 1 when greedy).
     """
     import torch
-    from transformers import LogitsProcessorList
 
     if not prompts:
         return []
-    width = max(map(len, prompts))
+    width, device = max(map(len, prompts)), model.device
     pad = tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=model.device)
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
+    position = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    uniform = torch.stack([torch.rand(max_new_tokens, generator=g, dtype=torch.float64) for g in generators], dim=1)
+    uniform = uniform.to(device)  # [tokens, B], moved once
     stops = stop_ids(model, tokenizer)
-    sampler = gumbel_sampler(seeds, temperature, model.device)
+    stop_tokens, going = torch.tensor(stops, device=device), torch.ones(len(prompts), dtype=torch.bool, device=device)
+    cache, tokens, logprobs = None, [], []
     with torch.no_grad(), autocast(model):
-        out = model.generate(
-            input_ids=ids,
-            attention_mask=mask,
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            repetition_penalty=1.0,  # some chat models' own setting would sample what nobody scores
-            logits_processor=LogitsProcessorList([sampler]),
-            eos_token_id=stops,
-            pad_token_id=pad,
-        )
-    new = out[:, width:].tolist()
-    logprobs = torch.stack(sampler.logprobs, dim=1).tolist()  # one copy to the host for the whole batch
+        # not model.generate(), which has one random generator a batch and costs a tiny model a quarter more
+        for number in range(max_new_tokens):
+            inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": position, "past_key_values": cache}
+            out = model(**inputs, use_cache=True, logits_to_keep=1)
+            cache = out.past_key_values
+            token, logprob = sample(out.logits[:, -1], temperature, uniform[number])
+            tokens.append(token)
+            logprobs.append(logprob)
+            going &= ~torch.isin(token, stop_tokens)
+            if not going.any():
+                break
+            ids, position = token[:, None], position[:, -1:] + 1
+            mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=1)
+    rows = zip(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), strict=True)
     completions = []
-    for row, row_logprobs in zip(new, logprobs, strict=True):
+    for row, row_logprobs in rows:
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
         completions.append(Completion(row[:length], row_logprobs[:length], version))
     return completions
 
 
-def gumbel_sampler(seeds, temperature, device):
-    """A logits processor that makes greedy decoding sample: argmax(log p / T + Gumbel noise) is a draw from the softmax
-    at temperature T. Every row has its own generator, which `torch.multinomial` does not offer."""
+def sample(logits, temperature, uniform):
+    """A token for each row of logits [B, V] by its uniform number [B]: the first whose cumulative probability in the
+    softmax at this temperature is above it; the likeliest at temperature 0. Returns (tokens [B], log-probs [B])."""
     import torch
-    from transformers import LogitsProcessor
 
-    class Sampler(LogitsProcessor):
-        def __init__(self):
-            self.generators = [torch.Generator(device="cpu").manual_seed(seed) for seed in seeds]
-            self.logprobs = []
-
-        def __call__(self, input_ids, scores):  # scores [B, V]
-            logprobs = torch.log_softmax(scores.float() / (temperature or 1.0), dim=-1)
-            choice = logprobs
-            if temperature > 0:
-                noise = torch.stack([torch.rand(scores.shape[-1], generator=g) for g in self.generators])
-                noise = noise.clamp_(min=1e-20).log_().neg_().clamp_(min=1e-20).log_().neg_()
-                choice = logprobs + noise.to(device)
-            self.logprobs.append(logprobs.gather(1, choice.argmax(-1, keepdim=True)).squeeze(1))
-            return choice
-
-    return Sampler()
+    logprobs = torch.log_softmax(logits.float() / (temperature or 1.0), dim=-1)
+    if temperature > 0:
+        below = logprobs.double().exp().cumsum(dim=-1)
+        chosen = torch.searchsorted(below, uniform[:, None] * below[:, -1:], right=True)
+    else:
+        chosen = logprobs.argmax(dim=-1, keepdim=True)
+    return chosen.squeeze(1), logprobs.gather(1, chosen).squeeze(1)
 
 
 def hidden_states(model, sequences, pad_id):

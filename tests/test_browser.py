@@ -31,7 +31,8 @@ WALK = """<title>page {k}</title><h1>page {k}</h1>
 <form action="/walk/{n}"><input name=q><button>get</button></form>
 <button onclick="setTimeout(() => location.href = '/walk/' + n, 300)">timer</button>
 <button onclick="load()">fetch</button> <button onclick="setTimeout(load, 200)">late fetch</button>
-<button onclick="xhr()">request</button> <a href="/routed/{n}">router</a> <button onclick="location.href = '/start/' + n">onload</button>
+<button onclick="xhr()">request</button> <a href="/routed/{n}">router</a>
+<button onclick="location.href = '/start/' + n">onload</button>
 <button onclick="this.form ? 0 : document.forms[0].submit()">submit by script</button>
 <script>
   let n = {n};

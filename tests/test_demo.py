@@ -105,7 +105,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
     assert not soak.traces(episodes)  # ... and no episode of it was kept
     check_the_glossary(rows)
-    assert rows[1]["orm/labelled"] == 8 + 6 + 3  # start-up, demonstrations, those of the file: as many as asked for
+    assert rows[1]["orm/labelled"] == 16  # start-up, demonstrations, and of the file as many as asked for
     trained_on = [t for t in episodes if t.policy.startswith("phase")]
     assert len(trained_on) == 12
     assert all(t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in trained_on)  # never the true verdict

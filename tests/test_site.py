@@ -157,8 +157,8 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, says):
     assert "\n" not in str(caught.value)
 
 
-def test_what_a_site_of_ones_own_lacks_is_said_at_once(site):
-    command = [sys.executable, "webrl.py", "--env-id", f"site:{site}/tasks.json", "--orm-data="]
+def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
+    command = [sys.executable, "webrl.py", "--env-id", f"site:{site}/tasks.json", "--runs-dir", str(tmp_path)]
     for flags, says in (([], "--no-curriculum"), (["--no-curriculum"], "--demos FILE")):
         done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -69,6 +69,35 @@ def test_a_good_action_becomes_likelier_and_a_bad_one_less():
     assert logprobs.grad[0] < 0 < logprobs.grad[1]  # descent raises the first log-prob and lowers the second
 
 
+def test_the_released_advantage_is_a_sign():
+    values = torch.tensor([0.5, 0.56, 0.5])
+    assert webrl.released_advantages(values, 1.0).tolist() == [1.0] * 3  # an outcome paid at every step drowns V
+    # of a failure's steps those are good after which V has risen by 0.05
+    assert webrl.released_advantages(values, 0.0).tolist() == pytest.approx([1.0, -0.6, -0.6])
+    assert webrl.released_advantages(torch.tensor([0.5, 0.54]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
+    # the return of a success of three steps at gamma = .9 is 2.71, 1.9, 1: with the outcome it outweighs a fall of V by
+    # 3.66 before the first step and by 2.85 before the second
+    for fall, signs in ((3.65, [1.0, 1.0]), (3.67, [-0.6, 1.0])):
+        assert webrl.released_advantages(torch.tensor([fall, 0.0, 0.0]), 1.0).tolist()[:2] == pytest.approx(signs)
+    for fall, sign in ((2.84, 1.0), (2.86, -0.6)):
+        values = torch.tensor([fall, fall, 0.0])
+        assert webrl.released_advantages(values, 1.0)[1].item() == pytest.approx(sign)
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_released_loss_pushes_up_to_a_log_ratio_a_token(sure):
+    tokens, reference = 4, 4 * math.log(0.9 if sure else 0.5)
+    slope = 5.0 if sure else 1.0
+    for ratio in (-2.0, -0.3, 0.0, 0.5 / slope, 0.99 / slope, 1.2 / slope):
+        logprob = torch.tensor([reference + tokens * ratio] * 2, dtype=torch.float64, requires_grad=True)
+        signs = torch.tensor([1.0, -0.6], dtype=torch.float64)
+        lengths, ref = torch.tensor([tokens] * 2), torch.tensor([reference] * 2, dtype=torch.float64)
+        webrl.released_loss(logprob, ref, lengths, signs).backward()
+        per_token = -1.0 if ratio <= 0 else -max(0.0, 1 - slope * ratio)
+        assert logprob.grad[0].item() == pytest.approx(per_token / tokens / 2, abs=1e-6)
+        assert logprob.grad[1].item() == 0.0  # no bad action is ever pushed down
+
+
 def test_critic_loss_is_the_cross_entropy_of_equation_7():
     logits, outcomes = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1.0, 0.0, 0.0])
     slow = 0.0
@@ -289,6 +318,24 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)
     assert after != [0.5] * len(after)  # it was updated in both orders
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
+
+
+@pytest.mark.parametrize("loss", ["paper", "released", "sft"])
+def test_every_loss_makes_the_actions_of_successes_likelier(loss):
+    rng = random.Random(4)
+    rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
+    args = make_args(loss=loss, replay=False, num_phases=1, learning_rate=1e-3, actor_epochs=8)
+    actor, tokenizer = webrl.llm.load(args.model_id)
+    learner = webrl.Learner(actor, tokenizer, random.Random(0), webrl.make_optimizer(actor, args.learning_rate, args))
+    if loss != "sft":
+        learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: Eq. 15's sign is the outcome's
+        learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
+    metrics = webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    assert metrics["losses/policy_loss"] > 0
+    won = webrl.pairs_of([t for t in rollouts if t.reward])
+    before = [t.steps[i].ref_logprob for t, i in won]
+    webrl.set_ref_logprobs(won, actor, tokenizer, args)
+    assert sum(t.steps[i].ref_logprob for t, i in won) > sum(before) + 1
 
 
 def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monkeypatch):
