@@ -156,7 +156,7 @@ class Session:
 
     An episode that stayed in one tab on one origin leaves its page to the next one, emptied: cookies, storage, session
     storage, history and the window's name; the old page's scripts do not run again. Otherwise, and after a fault, the
-    next episode gets a new context. Only the HTTP cache outlives an episode.
+    next episode gets a new context. Only the HTTP cache outlives an episode, and with `keep_page` what pages keep.
     """
 
     def __init__(self, browser: Browser):
@@ -177,17 +177,21 @@ class Session:
     # ---- what a caller does ----
 
     async def reset(
-        self, url: str, sites: list[str] | None = None, cookies: dict[str, str] | None = None
+        self, url: str, sites: list[str] | None = None, cookies: dict[str, str] | None = None, keep_page: bool = False
     ) -> Observation:
         """Begin an episode at `url`.
 
         sites: origins or URL prefixes that the agent may visit (default: the origin of `url`).
         cookies: name -> value, for the host of `url`.
+        keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
+            these cookies; where it loads its pages by script, that saves a document.
         """
         self.sites = tuple(sites or [_origin(url)])
         chromium = await self.browser.connect()
-        await self._bounded(self._empty(chromium), START)
-        return await self._bounded(self._begin(url, cookies or {}))
+        kept = keep_page and self._is_whole(chromium)
+        if not kept:
+            await self._bounded(self._empty(chromium), START)
+        return await self._bounded(self._begin(url, cookies or {}, kept))
 
     async def act(self, action: Action) -> Observation:
         """Do an action; the page after it, with `error` if it was refused."""
@@ -229,9 +233,13 @@ class Session:
 
     # ---- episodes ----
 
+    def _is_whole(self, chromium):
+        """Whether the last episode stayed in one tab on one origin, and Chromium is still there."""
+        return len(self._tabs) == 1 and len(self._origins) <= 1 and self._context.browser is chromium
+
     async def _empty(self, chromium):
         """A page without a past."""
-        if len(self._tabs) == 1 and len(self._origins) <= 1 and self._context.browser is chromium:
+        if self._is_whole(chromium):
             try:
                 await asyncio.wait_for(self._clear(), self.browser.timeout)
                 return
@@ -251,13 +259,16 @@ class Session:
         await self._send("Network.clearBrowserCookies")
         await self._send("Page.resetNavigationHistory")
 
-    async def _begin(self, url, cookies) -> Observation:
+    async def _begin(self, url, cookies, kept) -> Observation:
         self._origins, self._dialogs, self._notice, self._broken = set(), [], "", ""
         if cookies:
             fields = [{"name": name, "value": value, "url": url, "path": "/"} for name, value in cookies.items()]
             await self._send("Network.setCookies", cookies=fields)
-        await self._goto(url)
-        observation = await self._look()
+        if kept:
+            observation = await self._finish(await self._evaluate("visit", url=url))
+        else:
+            await self._goto(url)
+            observation = await self._look()
         await self._send("Page.resetNavigationHistory")
         return observation
 

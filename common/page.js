@@ -1,5 +1,6 @@
-// What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `traverse()` for browser.py.
-// An init script like settle.js, which comes first. It keeps elements in `__gui.elements` and adds nothing to the page.
+// What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `visit()`, `traverse()` for
+// browser.py. An init script like settle.js, which comes first. It keeps elements in `__gui.elements` and adds nothing to
+// the page.
 () => {
   const gui = window.__gui;
   if (gui.observe) return;
@@ -302,6 +303,11 @@
   gui.act = ({name, element, argument, sites}) => {
     gui.sites = sites;
     return gui.observe({sites, ...attempt(() => ACTIONS[name](element === null ? null : find(element), argument))});
+  };
+  gui.visit = ({url, sites}) => {  // as a script of the page would
+    gui.sites = sites;
+    location.href = url;
+    return gui.observe({sites});
   };
   gui.locate = ({element}) => JSON.stringify(attempt(() => {  // where a real mouse has to go in the viewport
     const el = find(element);

@@ -352,7 +352,15 @@ async def test_pages_follow_each_other_in_one_document(arena):
     obs, *_ = await arena.step("go_forward()")
     assert obs["text"] == added
     documents.append(await arena._session.read(None, lambda page: page.evaluate(born)))
-    assert documents[0] == documents[1]
+    other, *_ = draw("add", 4)
+    obs, _ = await arena.reset(other)  # the next episode, too
+    documents.append(await arena._session.read(None, lambda page: page.evaluate(born)))
+    assert documents[0] == documents[1] == documents[2]
+    fresh = arena.fork()
+    assert obs == (await fresh.reset(other))[0]
+    obs, *_ = await arena.step("go_backward()")
+    assert "no page to go back to" in obs["error"]
+    await fresh.close()
 
 
 @pytest.mark.parametrize("way", ["get", "post"])

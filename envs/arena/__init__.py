@@ -154,7 +154,8 @@ class Arena(PageEnv):
 
     async def _go_first(self, url):
         server = self._shared.server
-        return await self._session.reset(url, sites=list(server.urls.values()), cookies={COOKIE: self._episode})
+        sites, cookies = list(server.urls.values()), {COOKIE: self._episode}
+        return await self._session.reset(url, sites, cookies, keep_page=True)  # all state is the server's
 
     async def _observe(self, page, error=""):
         """The observation of a browser page, (obs, info); notes where the tab has been."""
