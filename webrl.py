@@ -246,7 +246,7 @@ TINY = dict(
     start_episodes=400,
     start_buffer="both",
     instructions_per_phase=256,
-    num_phases=4,
+    num_phases=3,
     gamma=1.0,
     advantage_floor=0.0,
     floored_keep=0.2,
@@ -259,7 +259,7 @@ TINY = dict(
     max_grad_norm=0.1,
     batch_size=16,
     micro_batch_tokens=768,
-    actor_epochs=4,
+    actor_epochs=3,
     replay_ratio=1.5,
     eval_tasks=24,
     test_tasks=200,
@@ -472,7 +472,9 @@ def state_values(critic, prompts, pad_id, args):
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01, fused=True
+    )
 
 
 def warmup_cosine(progress, warmup=0.1, floor=0.0):
