@@ -252,37 +252,79 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
 
     if not prompts:
         return []
-    width, device = max(map(len, prompts)), model.device
-    pad = tokenizer.pad_token_id
-    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
-    position = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    device = model.device
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.stack([torch.rand(max_new_tokens, generator=g, dtype=torch.float64) for g in generators], dim=1)
-    uniform = uniform.to(device)  # [tokens, B], moved once
     stops = stop_ids(model, tokenizer)
-    stop_tokens, going = torch.tensor(stops, device=device), torch.ones(len(prompts), dtype=torch.bool, device=device)
-    cache, tokens, logprobs = None, [], []
+    stop_tokens = torch.tensor(stops, device=device)
     with torch.no_grad(), autocast(model):
         # not model.generate(), which has one random generator a batch and costs a tiny model a quarter more
+        order, logits, cache, mask = prefill(model, prompts, tokenizer.pad_token_id)
+        uniform = uniform[:, order].to(device)  # [tokens, B], moved once
+        tokens = torch.full_like(uniform, stops[0] if stops else 0, dtype=torch.long)
+        logprobs = torch.zeros_like(uniform, dtype=torch.float32)
+        rows, position = torch.arange(len(prompts), device=device), mask.sum(dim=1, keepdim=True)
+        going = torch.ones_like(rows, dtype=torch.bool)
         for number in range(max_new_tokens):
-            inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": position, "past_key_values": cache}
-            out = model(**inputs, use_cache=True, logits_to_keep=1)
-            cache = out.past_key_values
-            token, logprob = sample(out.logits[:, -1], temperature, uniform[number])
-            tokens.append(token)
-            logprobs.append(logprob)
+            token, logprob = sample(logits, temperature, uniform[number, rows])
+            tokens[number, rows], logprobs[number, rows] = token, logprob
             going &= ~torch.isin(token, stop_tokens)
-            if not going.any():
+            left = int(going.sum())
+            if number + 1 == max_new_tokens or not left:
                 break
-            ids, position = token[:, None], position[:, -1:] + 1
-            mask = torch.cat([mask, mask.new_ones(len(prompts), 1)], dim=1)
-    rows = zip(torch.stack(tokens, dim=1).tolist(), torch.stack(logprobs, dim=1).tolist(), strict=True)
+            if left <= 0.75 * len(rows):  # rows that have ended cost as much as the others
+                cache.batch_select_indices(going.nonzero().flatten())
+                rows, token, mask, position = rows[going], token[going], mask[going], position[going]
+                going = going[going]
+            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+            inputs = {"input_ids": token[:, None], "attention_mask": mask, "position_ids": position + number}
+            out = model(**inputs, past_key_values=cache, use_cache=True)
+            logits, cache = out.logits[:, -1], out.past_key_values
+    back = torch.tensor(order).argsort()
+    tokens, logprobs = tokens.T.cpu()[back], logprobs.T.cpu()[back]
     completions = []
-    for row, row_logprobs in rows:
+    for row, row_logprobs in zip(tokens.tolist(), logprobs.tolist(), strict=True):
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
         completions.append(Completion(row[:length], row_logprobs[:length], version))
     return completions
+
+
+PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
+
+
+def prefill(model, prompts, pad_id):
+    """The prompts through the model, in groups of like lengths and at most PREFILL_TOKENS tokens: little padding,
+    bounded memory. Returns (order of the prompts in what follows, logits of the next tokens [B, V], key-value cache,
+    attention mask [B, W]), padded on the left to one width W."""
+    import torch
+    import torch.nn.functional as F
+    from transformers import DynamicCache
+    from transformers.cache_utils import DynamicLayer
+
+    width, device = max(map(len, prompts)), model.device
+    groups = micro_batches([len(p) for p in prompts], PREFILL_TOKENS.get(device.type, 1024))
+    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
+        groups = [list(range(len(prompts)))]  # sliding windows and the like: parts cannot be put together
+    logits, caches, masks = [], [], []
+    for group in groups:
+        longest = max(len(prompts[i]) for i in group)
+        ids = torch.tensor([[pad_id] * (longest - len(prompts[i])) + list(prompts[i]) for i in group], device=device)
+        mask = torch.tensor(
+            [[int(c >= longest - len(prompts[i])) for c in range(longest)] for i in group], device=device
+        )
+        position = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        out = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
+        logits.append(out.logits[:, -1])
+        caches.append(out.past_key_values)
+        masks.append(F.pad(mask, (width - longest, 0)))
+    order = [i for group in groups for i in group]
+    if len(groups) == 1:
+        return order, logits[0], caches[0], masks[0]
+    layers = []
+    for parts in zip(*[cache.layers for cache in caches], strict=True):
+        keys, values = [[getattr(part, name) for part in parts] for name in ("keys", "values")]
+        layers.append([torch.cat([F.pad(x, (0, 0, width - x.shape[2], 0)) for x in each]) for each in (keys, values)])
+    return order, torch.cat(logits), DynamicCache(layers), torch.cat(masks)
 
 
 def sample(logits, temperature, uniform):

@@ -2,6 +2,7 @@
 
 import math
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -45,6 +46,42 @@ def test_a_sample_does_not_depend_on_its_batch(tiny):
         assert alone.ids == together[i].ids
     other = llm.generate(model, tokenizer, prompts, [4, 5, 6], 1.0, 24)
     assert [c.ids for c in other] != [c.ids for c in together]
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral"])
+def test_greedy_tokens_are_those_of_transformers_whatever_the_groups(family, monkeypatch):
+    """Rows that end early, prompts in one group and in many, a sliding window (its cache cannot be put together)."""
+    import transformers
+
+    shape = dict(
+        vocab_size=60, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.6, pad_token_id=0, eos_token_id=1, bos_token_id=None,
+    )  # fmt: skip
+    if family == "Mistral":
+        shape["sliding_window"] = 6
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{family}Config")(**shape)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight[1] *= 3  # an end that comes early in some rows
+    tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1, chat_template=None)
+    monkeypatch.setattr(llm, "end_of_turn", lambda tokenizer: tokenizer.eos_token_id)
+    rng = random.Random(0)
+    prompts = [[rng.randint(2, 59) for _ in range(rng.randint(3, 20))] for _ in range(12)]
+    slow = []
+    for prompt in prompts:
+        out = model.generate(torch.tensor([prompt]), max_new_tokens=15, do_sample=False, eos_token_id=[1])
+        slow.append(out[0, len(prompt) :].tolist())
+    lengths = {len(tokens) for tokens in slow}
+    assert len(lengths) > 3 and min(lengths) < 6  # rows leave the batch
+    for tokens in (24, 100, 10_000):
+        monkeypatch.setattr(llm, "PREFILL_TOKENS", {"cpu": tokens})
+        got = llm.generate(model, tokenizer, prompts, [0] * 12, 0.0, 15)
+        assert [c.ids for c in got] == slow
+        for prompt, completion in zip(prompts, got, strict=True):
+            with torch.no_grad():
+                logprobs, _ = llm.token_logprobs(model, tokenizer, [prompt], [completion.ids])
+            assert completion.logprobs == pytest.approx(logprobs[0].tolist(), abs=1e-4)
 
 
 def test_sampling_follows_the_softmax(tiny):
