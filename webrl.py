@@ -472,8 +472,10 @@ def state_values(critic, prompts, pad_id, args):
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+    betas, decay = (0.9, 0.98), 0.01
     return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01, fused=True
+        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
     )
 
 

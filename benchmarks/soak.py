@@ -12,6 +12,7 @@ shows a trace of a fault. Exit code 1 if one does, if memory grew by more than a
 import asyncio
 import contextlib
 import json
+import logging
 import random
 import sys
 import threading
@@ -199,6 +200,7 @@ def main(args):
     plain = server.Server._with_episode
     server.Server._with_episode = lambda self, app: unreliable(plain(self, app), args, counts)
     orm.JUDGE_SECONDS = 2.0
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a traceback for every page broken on purpose
     watcher = Watcher(args, counts)
     rollout.FaultLog.record = watcher.moved(rollout.FaultLog.record)
     webrl.llm.gradient_step = watcher.moved(webrl.llm.gradient_step)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -178,6 +179,32 @@ def test_episodes_never_see_each_other_and_snapshots_come_back(server):
     assert get(server, "/shop/cart", one) == fresh
     server.restore(two, later)
     assert get(server, "/shop/cart", two) == changed and get(server, "/shop/cart", one) == fresh
+
+
+def test_an_episode_may_end_under_a_request(server):
+    """Closed under a running statement, the database would take the process with it."""
+    name = server.new(World(1, "train"))
+    db, begun, ended, rows = server._episodes[name], threading.Event(), threading.Event(), []
+
+    def pause():
+        begun.set()
+        ended.wait(10)
+        return "done"
+
+    def handle():
+        db.create_function("pause", 0, pause)
+        rows.append(db.execute("insert into done (text) values (pause())").lastrowid)
+
+    thread = threading.Thread(target=handle)
+    thread.start()
+    assert begun.wait(10)
+    server.end(name)
+    ended.set()
+    thread.join(10)
+    assert rows == [1] and name not in server._episodes
+    again = server.new(World(1, "train"))
+    server.restore(again, server.snapshot(again))  # takes the place of one that may be in use, too
+    server.end(again)
 
 
 def test_a_busy_port_is_one_line(server):

@@ -218,15 +218,15 @@ class Server:
         db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         db.row_factory = sqlite3.Row
         db.deserialize(image)
-        old, self._episodes[name] = self._episodes.get(name), db
-        if old is not None:
-            old.close()
+        self._episodes[name] = db
 
     def end(self, name):
-        """Forget an episode; unknown names are ignored."""
-        db = self._episodes.pop(name, None)
-        if db is not None:
-            db.close()
+        """Forget an episode; unknown names are ignored.
+
+        Its database closes with the last request that holds it: closed here, under a statement that a handler's thread
+        has running (of a browser that was killed, say), it would take the process with it.
+        """
+        self._episodes.pop(name, None)
 
     def snapshot(self, name):
         """The episode's whole server state. Raises EnvFault if there is no such episode."""
