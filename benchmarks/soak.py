@@ -200,7 +200,7 @@ def main(args):
     plain = server.Server._with_episode
     server.Server._with_episode = lambda self, app: unreliable(plain(self, app), args, counts)
     orm.JUDGE_SECONDS = 2.0
-    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # a traceback for every page broken on purpose
+    logging.disable(logging.ERROR)  # the web server's traceback for every page broken on purpose
     watcher = Watcher(args, counts)
     rollout.FaultLog.record = watcher.moved(rollout.FaultLog.record)
     webrl.llm.gradient_step = watcher.moved(webrl.llm.gradient_step)

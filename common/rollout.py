@@ -17,18 +17,20 @@ from common.replay import Step, Trajectory
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
 BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins
 FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the last episodes in faults stops the run
+FAULT_ROUNDS = 10  # the window holds at least so many times the slots: one crash of Chromium is a fault in each of them
 LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: above it a warning
 
 
 @dataclass
 class FaultLog:
-    """Faults over a run. `rate` is over the last FAULT_WINDOW episodes played."""
+    """Faults over a run. `rate` is over the last `window` episodes played (where a judge was lost, and judged)."""
 
+    window: int = FAULT_WINDOW
     episodes: int = 0
     faults: int = 0
     dropped: int = 0
     agent_hangs: int = 0
-    recent: deque = field(default_factory=lambda: deque(maxlen=FAULT_WINDOW))
+    recent: deque = field(default_factory=deque)
 
     @property
     def rate(self):
@@ -41,10 +43,12 @@ class FaultLog:
         """
         self.episodes += 1
         self.recent.append(fault is not None)
+        if len(self.recent) > self.window:
+            self.recent.popleft()
         if fault is None:
             return
         self.faults += 1
-        if len(self.recent) >= FAULT_WINDOW // 4 and self.rate > FAULT_LIMIT:
+        if len(self.recent) >= self.window // 4 and self.rate > FAULT_LIMIT:
             raise TooManyFaults(
                 f"{sum(self.recent)} of the last {len(self.recent)} episodes ended in faults; the last one: {fault}"
             )
@@ -238,7 +242,7 @@ class Player:
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
-        self.faults = FaultLog()
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
         self.version = self.resumed = 0  # now; of the checkpoint that the run went on from
         self.steps = 0  # environment steps that the caller counts as training
         self.tokens = 0  # generated so far
@@ -321,8 +325,8 @@ class Player:
         """The inverse of `state`."""
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
         self.resumed = self.version
-        recent = deque(state["faults"]["recent"], maxlen=FAULT_WINDOW)
-        self.faults = FaultLog(**state["faults"] | {"recent": recent})
+        own = {"window": self.faults.window, "recent": deque(state["faults"]["recent"])}
+        self.faults = FaultLog(**state["faults"] | own)
 
     def publish(self, model):
         """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded
@@ -351,10 +355,13 @@ class Player:
 
     def without_unjudged(self, trajectories):
         """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
-        for _ in parallel.share([trajectory for trajectory in trajectories if trajectory.judged is None]):
-            self.faults.record(EnvFault("the judge did not answer YES or NO"))
-            self.faults.dropped += 1
-        return [trajectory for trajectory in trajectories if trajectory.judged is not None]
+        judged = [trajectory for trajectory in trajectories if trajectory.judged is not None]
+        if len(judged) < len(trajectories):
+            for trajectory in parallel.share(trajectories):
+                lost = trajectory.judged is None
+                self.faults.record(EnvFault("the judge did not answer YES or NO") if lost else None)
+                self.faults.dropped += lost
+        return judged
 
     def metrics(self):
         """Faults and generated tokens so far, by metric name."""
