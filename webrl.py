@@ -426,22 +426,18 @@ def make_judge_and_critic(learner, args):
     the optimisers (the actor's is not the fine-tuning's)."""
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.judge == "orm":
-        learner.orm = make_orm(learner.actor, learner.tokenizer, args)
+        learner.orm = make_orm(learner.actor, args)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
     if args.loss != "sft" or args.curriculum:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
 
 
-def make_orm(actor, tokenizer, args):
-    """The ORM before its training: the base model, with LoRA new adapters on the one that the actor has; or the model
-    --orm-model-id. Raises UsageError where its tokenizer is another one: prompts are token ids."""
-    if not args.orm_model_id:
-        return llm.new_adapters(llm.copy_network(actor)) if args.lora_rank else llm.load(*base_model(args))[0]
-    model, own = llm.load(args.orm_model_id, *base_model(args)[1:])
-    if own.get_vocab() != tokenizer.get_vocab():
-        raise UsageError(f"--orm-model-id {args.orm_model_id}: its tokenizer is not that of {args.model_id}")
-    return model
+def make_orm(actor, args):
+    """The ORM before its training: --orm-model-id, or the base model (with LoRA: new adapters on the actor's)."""
+    if args.orm_model_id or not args.lora_rank:
+        return llm.load(args.orm_model_id or args.model_id, *base_model(args)[1:])[0]
+    return llm.new_adapters(llm.copy_network(actor))
 
 
 def make_critic(actor):
@@ -1026,6 +1022,13 @@ def main(args):
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
+    if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
+        other = llm.load_tokenizer(args.orm_model_id)
+        if other.get_vocab() != learner.tokenizer.get_vocab():
+            reason = (
+                f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=) to start from that"
+            )
+            raise UsageError(f"--orm-model-id {args.orm_model_id}: {reason}")
     env = envs.make(
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",

@@ -80,7 +80,7 @@ def step(layout, folder):
     if layout == "released":
         reference, _ = llm.load(folder)
     if layout in ("full-orm", "lora"):
-        orm = webrl.make_orm(actor, tokenizer, args)
+        orm = webrl.make_orm(actor, args)
         networks.append(orm)
     optimizers = [webrl.make_optimizer(network, 1e-6, args) for network in networks]
     prompts, actions = [list(range(2, 250))] * 2, [list(range(2, 12))] * 2

@@ -40,7 +40,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     UsageError where there is no such model.
     """
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the script has its own
@@ -69,14 +69,11 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         options["device_map"] = {"": torch.cuda.current_device()}
+    tokenizer = load_tokenizer(model_id)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
         model = AutoModelForCausalLM.from_pretrained(base, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
-        reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
-        raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
+        raise UsageError(cannot_load(model_id, error, offline)) from error
     if adapters.is_file():
         from peft import PeftModel
 
@@ -88,6 +85,26 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     if lora_rank:
         model = add_adapters(model, lora_rank, load_in_4bit)
     return fsdp.shard(model).eval(), tokenizer
+
+
+def load_tokenizer(model_id):
+    """The tokenizer of a model as `load` takes it, with a padding token. Raises UsageError where there is none."""
+    from transformers import AutoTokenizer
+
+    path = find_model(model_id)
+    offline = not os.path.isdir(path) and not hub_answers(path)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
+    except (OSError, ValueError) as error:
+        raise UsageError(cannot_load(model_id, error, offline)) from error
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def cannot_load(model_id, error, offline):
+    reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
+    return f"cannot load the model {model_id!r}: {reason}"
 
 
 def add_adapters(model, lora_rank, in_4bit=False):
@@ -148,6 +165,7 @@ def find_model(model_id):
     return model_id
 
 
+@functools.cache
 def hub_answers(model_id):
     """Whether the hub can be reached: one request, without the library's minute of retries."""
     import huggingface_hub

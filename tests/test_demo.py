@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -45,6 +46,7 @@ def finish(process, seconds=240):
         (["--env-id", "arena/bank"], "the arena's sites are"),
         (["--demos", "missing.jsonl"], "missing.jsonl"),
         (["--orm-data", "absent.jsonl"], "absent.jsonl"),
+        (["--orm-model-id", "runs/absent"], "no model at 'runs/absent'"),
         (["--micro-batch-tokens", "0"], "--micro-batch-tokens"),
         (["--resume", "nowhere"], "nothing to resume: nowhere"),
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
@@ -66,6 +68,19 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, flags, say
     assert "Traceback" not in err
     if flags != ["--no-such-flag"]:  # tyro draws a box with a suggestion
         assert len(err.strip().splitlines()) == 1, err
+
+
+def test_an_orm_with_another_tokenizer_is_refused_before_anything_is_played(tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(ROOT / "assets/orm", other)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    words = tokenizer["model"]["vocab"]
+    words["never"] = words.pop(max(words, key=words.get))
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    process = start(tmp_path, "--orm-model-id", str(other))
+    out, err = finish(process)
+    assert process.returncode == 2 and "its tokenizer is not that of" in err and len(err.strip().splitlines()) == 1, err
+    assert not list(tmp_path.glob("arena*"))
 
 
 def test_no_chromium_is_one_line(tmp_path):

@@ -180,10 +180,12 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
     at_first = score(actor).item()
     step(actor)
     critic = llm.copy_network(actor)
-    judge = webrl.make_orm(actor, tokenizer, webrl.Args(model_id="assets/tiny", lora_rank=rank))
+    judge = webrl.make_orm(actor, webrl.Args(model_id="assets/tiny", lora_rank=rank))
     trained = score(actor).item()
     assert score(critic).item() == trained != at_first  # the critic starts as the trained actor ...
     assert score(judge).item() == pytest.approx(at_first, abs=1e-5)  # ... and the judge as the base
+    earlier = webrl.make_orm(actor, webrl.Args(model_id="assets/tiny", orm_model_id="assets/orm", lora_rank=rank))
+    assert score(earlier).item() == pytest.approx(score(llm.load("assets/orm")[0]).item(), abs=1e-5) != at_first
     for other in (critic, judge):
         step(other)
     assert score(actor).item() == trained != score(critic).item() and score(judge).item() != pytest.approx(at_first)
