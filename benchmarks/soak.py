@@ -1,6 +1,6 @@
-"""webrl.py for some two thousand episodes while the world breaks: what a long run has to live with, in half an hour.
+"""webrl.py for two thousand episodes while the world breaks: what a long run has to live with, in a quarter of an hour.
 
-    python benchmarks/soak.py                                  # 30 to 40 minutes on two cores
+    python benchmarks/soak.py                                  # 12 minutes on two cores, twice that on a busy machine
     python benchmarks/soak.py --phases 1 --instructions 40 --kill-seconds 20       # a look at it
 
 Chromium is killed every few minutes; the sites answer late, with errors 500 and with pages that break off in the
@@ -149,7 +149,8 @@ class Watcher(threading.Thread):
             if time.monotonic() - killed > self.args.kill_seconds:
                 killed = time.monotonic()
                 self.counts["Chromium killed"] += kill_chromium(tree)
-            self.memory.append(sum(shared_memory(process) for process in tree))
+            own, others = shared_memory(me), sum(shared_memory(process) for process in tree[1:])
+            self.memory.append((own + others, own, others))
             if self.progress != seen:
                 moved, seen = time.monotonic(), self.progress
             self.stalled = max(self.stalled, time.monotonic() - moved)
@@ -238,14 +239,17 @@ def main(args):
     judged = [t for t in episodes if t.policy.startswith("phase")]
     unjudged = [t for t in judged if t.judged is None]
     tenth = max(1, len(watcher.memory) // 10)
-    warm, end = median(watcher.memory[2 * tenth : 3 * tenth]), median(watcher.memory[-tenth:])
-    growth = end / warm - 1
+    memory = list(zip(*watcher.memory, strict=True))  # of all processes, of this one, of the others
+    warm = [median(some[2 * tenth : 3 * tenth]) / 2**20 for some in memory]
+    end = [median(some[-tenth:]) / 2**20 for some in memory]
+    growth = end[0] / warm[0] - 1
     print(
         f"\n{len(episodes)} episodes in {(time.monotonic() - start) / 60:.0f} minutes; "
         + ", ".join(f"{name} {count} times" for name, count in sorted(counts.items()))
         + f"\n{faults} faults ({faults / (len(episodes) + faults):.1%} of what was played), {dropped} tasks dropped"
-        f"\nmemory of all processes {warm / 2**20:.0f} MiB after the warm-up, {end / 2**20:.0f} MiB at the end "
-        f"({growth:+.0%}), at most {max(watcher.memory) / 2**20:.0f} MiB"
+        f"\nmemory of all processes {warm[0]:.0f} MiB after the warm-up, {end[0]:.0f} MiB at the end ({growth:+.0%}), "
+        f"at most {max(memory[0]) / 2**20:.0f} MiB; this one's {warm[1]:.0f} and {end[1]:.0f}, the browser's "
+        f"{warm[2]:.0f} and {end[2]:.0f}"
         f"\nlongest time without an episode or an update {watcher.stalled:.0f} s"
         f"\nstored episodes with a trace of a fault {len(bad)}; trained on without a verdict {len(unjudged)}"
     )
