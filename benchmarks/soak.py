@@ -5,12 +5,14 @@
 
 Chromium is killed every few minutes; the sites answer late, with errors 500 and with pages that break off in the
 middle; the judge, a server, does not answer now and then. Reported at the end: episodes, faults by kind, memory of the
-whole process tree after the warm-up and at the end, the longest time without progress, and whether any stored episode
-shows a trace of a fault. Exit code 1 if one does, if memory grew by more than a tenth, or if nothing moved for long.
+whole process tree over the run (the first fifth is its warm-up), the longest time without progress, and whether any
+stored episode shows a trace of a fault. Exit code 1 if one does, if memory grew by more than a tenth, or if nothing
+moved for long.
 """
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
 import random
@@ -195,6 +197,12 @@ def traces(trajectories):
     return found
 
 
+def fifths(samples):
+    """Medians of the five parts of a series of bytes, in MiB."""
+    bounds = [len(samples) * k // 5 for k in range(6)]
+    return [median(samples[low : max(high, low + 1)]) / 2**20 for low, high in itertools.pairwise(bounds)]
+
+
 def main(args):
     """The run, and the report."""
     counts = Counter()
@@ -238,18 +246,15 @@ def main(args):
     bad = traces(episodes)
     judged = [t for t in episodes if t.policy.startswith("phase")]
     unjudged = [t for t in judged if t.judged is None]
-    tenth = max(1, len(watcher.memory) // 10)
-    memory = list(zip(*watcher.memory, strict=True))  # of all processes, of this one, of the others
-    warm = [median(some[2 * tenth : 3 * tenth]) / 2**20 for some in memory]
-    end = [median(some[-tenth:]) / 2**20 for some in memory]
-    growth = end[0] / warm[0] - 1
+    by_fifths = [fifths(some) for some in zip(*watcher.memory, strict=True)]  # of all processes, this one, the others
+    whole, own, browser = (" ".join(f"{each:.0f}" for each in some) for some in by_fifths)
+    growth = by_fifths[0][4] / by_fifths[0][1] - 1
     print(
         f"\n{len(episodes)} episodes in {(time.monotonic() - start) / 60:.0f} minutes; "
         + ", ".join(f"{name} {count} times" for name, count in sorted(counts.items()))
         + f"\n{faults} faults ({faults / (len(episodes) + faults):.1%} of what was played), {dropped} tasks dropped"
-        f"\nmemory of all processes {warm[0]:.0f} MiB after the warm-up, {end[0]:.0f} MiB at the end ({growth:+.0%}), "
-        f"at most {max(memory[0]) / 2**20:.0f} MiB; this one's {warm[1]:.0f} and {end[1]:.0f}, the browser's "
-        f"{warm[2]:.0f} and {end[2]:.0f}"
+        f"\nmemory in MiB, medians of the run's fifths: {whole} ({growth:+.0%} from the second to the last); this "
+        f"process {own}; the browser's {browser}"
         f"\nlongest time without an episode or an update {watcher.stalled:.0f} s"
         f"\nstored episodes with a trace of a fault {len(bad)}; trained on without a verdict {len(unjudged)}"
     )
