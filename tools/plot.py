@@ -109,6 +109,7 @@ def draw(axes, group: Group, name: str, x: str, label: str, colour: str, **style
     axes.plot(at, middle, label=label, color=colour, marker="o" if len(at) < 30 else "", markersize=3.5, **style)
     low, high = ([getattr(p, end) for p in points.values()] for end in ("low", "high"))
     axes.fill_between(at, low, high, color=colour, alpha=0.14, linewidth=0)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # there is no phase 1.5
     return True
 
 
