@@ -75,6 +75,8 @@ def test_the_released_advantage_is_a_sign():
     # of a failure's steps those are good after which V has risen by 0.05
     assert webrl.released_advantages(values, 0.0).tolist() == pytest.approx([1.0, -0.6, -0.6])
     assert webrl.released_advantages(torch.tensor([0.5, 0.54]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
+    # the last step's next state is its own page: V cannot rise there
+    assert webrl.released_advantages(torch.tensor([0.5, 0.4]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
     # the return of a success of three steps at gamma = .9 is 2.71, 1.9, 1: with the outcome it outweighs a fall of V by
     # 3.66 before the first step and by 2.85 before the second
     for fall, signs in ((3.65, [1.0, 1.0]), (3.67, [-0.6, 1.0])):
