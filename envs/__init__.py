@@ -4,6 +4,7 @@ Text in, text out; nothing under `envs/` imports torch. An environment's `reset`
 return Gymnasium's tuples; `gym_env(env_id)` wraps one as a synchronous `gymnasium.Env`.
 """
 
+import hashlib
 from dataclasses import dataclass
 
 from common.errors import UsageError
@@ -27,6 +28,29 @@ class Task:
     requirements: int = 1
     steps: int = 0
     config: dict | None = None
+
+
+def observation_hash(obs):
+    """16 hex digits for what the agent sees (address without the port, title, text, admissible actions): equal across
+    ports and runs."""
+    path = obs["url"].partition("://")[2].partition("/")[2]
+    seen = "\n".join((path, obs["title"], obs["text"], *obs.get("actions", ())))
+    return hashlib.sha256(seen.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
+
+    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state and `history` the
+    paths of the tab's pages, the current one last; both are left out where only a replay can bring the page back.
+    """
+
+    task: Task
+    actions: tuple[str, ...]
+    hashes: tuple[str, ...]
+    snapshot: bytes | None = None
+    history: tuple[str, ...] = ()
 
 
 def make(env_id, **options):

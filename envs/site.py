@@ -8,44 +8,21 @@ text in the grammar of common/actions.py, the end is scored by WebArena's evalua
 
 import asyncio
 import contextlib
-import hashlib
 import json
 import urllib.error
 import urllib.request
 import uuid
 import zlib
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from common import html
 from common.actions import ActionError, parse
 from common.browser import Browser
 from common.errors import EnvFault, StateMismatch, UsageError
-from envs import Task, webarena
+from envs import Prefix, Task, observation_hash, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
-
-
-def observation_hash(obs):
-    """16 hex digits for what the agent sees (address without the port, title, text): equal across ports and runs."""
-    path = obs["url"].partition("://")[2].partition("/")[2]
-    return hashlib.sha256("\n".join((path, obs["title"], obs["text"])).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
-
-    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state and `history` the
-    paths of the tab's pages, the current one last; both are left out where only a replay can bring the page back.
-    """
-
-    task: Task
-    actions: tuple[str, ...]
-    hashes: tuple[str, ...]
-    snapshot: bytes | None = None
-    history: tuple[str, ...] = ()
 
 
 class Shared:

@@ -18,7 +18,7 @@ from envs.arena import Arena, shop, shop_tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.shop import catalogue
 from envs.arena.tasks import Move, build, exit_move, resolve
-from envs.site import Prefix
+from envs import Prefix
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ORACLES = int(os.environ.get("CLEANGUI_ORACLES", 40))
