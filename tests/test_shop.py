@@ -14,11 +14,11 @@ import pytest_asyncio
 from playwright.async_api import Error as PlaywrightError
 
 from common.errors import EnvFault, StateMismatch
+from envs import Prefix
 from envs.arena import Arena, shop, shop_tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.shop import catalogue
 from envs.arena.tasks import Move, build, exit_move, resolve
-from envs import Prefix
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ORACLES = int(os.environ.get("CLEANGUI_ORACLES", 40))
