@@ -496,13 +496,13 @@ def mean_loss(losses, what):
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, past, obs, prompt_format="auto"):
+def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
     """The agent's prompt as token ids, in the released order: instruction, action history, current page.
 
-    past: token ids of the actions so far (plain: used as they were sampled); obs: the environment's observation.
+    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
     """
     stop = llm.end_of_turn(tokenizer)
-    past = [[i for i in action if i != stop] for action in past]
+    past = [[i for i in step.action_ids if i != stop] for step in steps]
     if prompt_format == "webrl":
         text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
         return tokenizer.encode(text)  # with the beginning-of-text token
@@ -1040,8 +1040,8 @@ def main(args):
     )
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
-        def prompt(instruction, past, obs):
-            return agent_prompt(learner.tokenizer, instruction, past, obs, args.prompt_format)
+        def prompt(instruction, steps, obs):
+            return agent_prompt(learner.tokenizer, instruction, steps, obs, args.prompt_format)
 
         player = Player(
             env,

@@ -56,8 +56,8 @@ def play(args, folder, model, tokenizer, contexts, env, runner):
     settings = replace(webrl.Args(), **webrl.TINY, env_id="arena", seed=args.seed)
     run = Run.create(settings, __file__, folder)
 
-    def prompt(instruction, past, obs):
-        return webrl.agent_prompt(tokenizer, instruction, past, obs)
+    def prompt(instruction, steps, obs):
+        return webrl.agent_prompt(tokenizer, instruction, steps, obs)
 
     player = Player(env, model, tokenizer, prompt, run, runner, contexts, settings.max_new_tokens)
     tasks = random.Random(args.seed).sample(env.tasks("train"), args.episodes)
@@ -150,8 +150,8 @@ def demonstrations(args, tokenizer, env, runner, folder):
     """The oracle's episodes, as many as have `steps` steps."""
     run = Run.create(replace(webrl.Args(), seed=args.seed), __file__, folder)
 
-    def prompt(instruction, past, obs):
-        return webrl.agent_prompt(tokenizer, instruction, past, obs)
+    def prompt(instruction, steps, obs):
+        return webrl.agent_prompt(tokenizer, instruction, steps, obs)
 
     model, _ = llm.load("assets/tiny")
     player = Player(env, model, tokenizer, prompt, run, runner, max(args.contexts), 48)

@@ -26,9 +26,9 @@ class Step:
 
     `prompt_ids` and `action_ids` are token ids, `logprobs` [len(action_ids)] those of the sampling policy, `version`
     counts that policy's updates. Prompts are kept as 4-byte arrays: lists of numbers would take nine times that.
-    `observation` is the page text before the action; `reward` and `error` are what the action brought. `screenshot` is
-    a file name relative to the run's folder. `value`, `advantage` and `ref_logprob` (log pi_ref of the whole action)
-    are the learner's.
+    `observation` is the page text before the action, `hash` the environment's for all that was seen; `reward` and
+    `error` are what the action brought. `screenshot` is a file name relative to the run's folder. `value`, `advantage`
+    and `ref_logprob` (log pi_ref of the whole action) are the learner's.
     """
 
     prompt_ids: list[int]
@@ -40,6 +40,7 @@ class Step:
     reward: float = 0.0
     error: str = ""
     url: str = ""
+    hash: str = ""
     screenshot: str | None = None
     value: float | None = None
     advantage: float | None = None
@@ -51,8 +52,10 @@ class Step:
 
 @dataclass
 class Trajectory:
-    """One episode. `verdict` is the environment's own (None where it has none for this instruction), `judged` the
-    outcome reward model's, and `reward` the one training uses. A fault never becomes a trajectory."""
+    """One episode. `verdict` is the environment's own (None where it has none for this instruction), `score` a graded
+    one, `judged` the outcome reward model's, and `reward` the one training uses. `place` is its place among the tasks
+    that were played together; the first `prefix` steps are an earlier trajectory's, which the environment brought back.
+    A fault never becomes a trajectory."""
 
     task: Task
     seed: int
@@ -61,10 +64,13 @@ class Trajectory:
     outcome: str = "truncated"  # "exit" or "truncated"
     answer: str = ""
     verdict: float | None = None
+    score: float | None = None
     judged: float | None = None
     reward: float = 0.0
     phase: int = 0
     policy: str = ""
+    place: int = 0
+    prefix: int = 0
     final_observation: str = ""
 
 
@@ -216,7 +222,7 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
 
     The file is a run's trajectories.jsonl, of which the successes on `train_tasks` count (the true verdict of a
     generated instruction is not trained on), or JSON lines with "instruction" and "steps", each step with "text" (the
-    page) and "action". `prompt(instruction, action_ids, obs) -> ids` and `encode(action) -> ids` are the script's.
+    page) and "action". `prompt(instruction, steps, obs) -> ids` and `encode(action) -> ids` are the script's.
     Raises UsageError with the line that cannot be read.
     """
     try:
@@ -239,7 +245,7 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
             for step in record["steps"]:
                 obs = {"text": step.get("text") or step["observation"], "error": error}
                 error = step.get("error", "")
-                ids = prompt(task.instruction, [s.action_ids for s in demo.steps], obs)
+                ids = prompt(task.instruction, demo.steps, obs)
                 demo.steps.append(Step(ids, encode(step["action"]), [], 0, obs["text"], step["action"]))
             demo.final_observation = record.get("final_observation") or demo.steps[-1].observation
         except (ValueError, KeyError, TypeError, IndexError) as error:

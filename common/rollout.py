@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from common import fsdp, llm, parallel
 from common.engine import EnginePolicy
-from common.errors import EnvFault, EnvHang, TooManyFaults
+from common.errors import EnvFault, EnvHang, StateMismatch, TooManyFaults
 from common.replay import Step, Trajectory
+from envs import Prefix
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
 BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins
@@ -30,6 +31,7 @@ class FaultLog:
     faults: int = 0
     dropped: int = 0
     agent_hangs: int = 0
+    mismatches: int = 0
     recent: deque = field(default_factory=deque)
 
     @property
@@ -108,28 +110,36 @@ class BatchedPolicy:
             self._start()
 
 
-async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=None):
+async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=None, read_action=str, start=None):
     """One episode; a Trajectory without judgement.
 
-    `prompt(instruction, action_ids, obs) -> token ids` builds the prompt from the past actions' own tokens and the
-    observation; `decode(ids) -> text` gives the action. `store_image(bytes) -> name` keeps a screenshot.
-    Raises EnvFault; an EnvHang carries the actions that led to it as `actions`.
+    `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation;
+    `decode(ids) -> text` gives the answer, `read_action(text)` the environment's action in it. `store_image(bytes) ->
+    name` keeps a screenshot. With `start`, (trajectory, t0), the episode goes on from that trajectory's state before
+    its step t0: its first t0 steps are this one's `prefix`.
+    Raises EnvFault; an EnvHang carries the actions that led to it as `actions`. Raises StateMismatch where `start`
+    cannot be brought back.
     """
-    obs, _ = await env.reset(task, seed=seed)
     trajectory = Trajectory(task=task, seed=seed, attempt=attempt)
-    past = []
-    for number in range(task.max_steps):
-        prompt_ids = prompt(task.instruction, past, obs)
+    if start is None:
+        obs, info = await env.reset(task, seed=seed)
+    else:
+        source, trajectory.prefix = start
+        trajectory.steps = source.steps[: trajectory.prefix]
+        actions = tuple(read_action(step.action) for step in trajectory.steps)
+        hashes = tuple(step.hash for step in source.steps[: trajectory.prefix + 1])
+        obs, info = await env.restore(Prefix(task, actions, hashes))
+    for number in range(trajectory.prefix, task.max_steps):
+        prompt_ids = prompt(task.instruction, trajectory.steps, obs)
         completion = await policy(prompt_ids, llm.seed_of(seed, task.task_id, attempt, number))
         action = decode(completion.ids)
         step = Step(prompt_ids, completion.ids, completion.logprobs, completion.version, obs["text"], action)
-        step.url = obs["url"]
+        step.url, step.hash = obs["url"], info.get("hash", "")
         if store_image is not None and obs.get("screenshot"):
             step.screenshot = store_image(obs["screenshot"])
         trajectory.steps.append(step)
-        past.append(completion.ids)
         try:
-            obs, reward, terminated, truncated, info = await env.step(action)
+            obs, reward, terminated, truncated, info = await env.step(read_action(action))
         except EnvHang as hang:
             hang.actions = [s.action for s in trajectory.steps]
             hang.trajectory = trajectory
@@ -139,13 +149,14 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
         if terminated or truncated:
             trajectory.outcome = "exit" if terminated else "truncated"
             trajectory.answer = info.get("answer", "")
-            trajectory.verdict = info.get("verdict")
+            trajectory.verdict, trajectory.score = info.get("verdict"), info.get("score")
             break
     return trajectory
 
 
 async def play_until_sound(env, task, index, play_once, faults):
-    """`play_once(env, task, attempt, index)` until it ends without a fault: a Trajectory; None for a dropped task.
+    """`play_once(env, task, attempt, index)` until it ends without a fault: a Trajectory; None for a dropped task, or
+    one whose start could not be brought back.
 
     The second hang after the same actions is the agent's own failure, not a fault.
     """
@@ -162,6 +173,9 @@ async def play_until_sound(env, task, index, play_once, faults):
                 return hang.trajectory
             hung = getattr(hang, "actions", None)
             faults.record(hang)
+        except StateMismatch:  # it would be the same again
+            faults.mismatches += 1
+            return None
         except EnvFault as fault:
             faults.record(fault)
         else:
@@ -205,41 +219,55 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
     return [trajectory for trajectory in results if trajectory is not None]
 
 
-async def demonstrate(env, task, prompt, encode):
-    """The oracle's episode on `task` as a Trajectory: a demonstration. `encode(action text) -> token ids`, stop token
-    included. Log-probs are empty: no policy sampled it."""
+async def demonstrate(env, task, prompt, encode, write_action):
+    """The oracle's episode on `task` as a Trajectory: a demonstration. `write_action(action, thought)` is what an agent
+    would answer, `encode(answer) -> token ids`, stop token included. Log-probs are empty: no policy sampled it."""
     moves = env.oracle(task)
-    obs, _ = await env.reset(task, seed=0)
+    obs, info = await env.reset(task, seed=0)
     trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
-    past = []
     for move in moves:
         action = env.resolve(move, obs)
-        ids = encode(action)
-        trajectory.steps.append(
-            Step(prompt(task.instruction, past, obs), ids, [], 0, obs["text"], action, url=obs["url"])
-        )
-        past.append(ids)
+        answer = write_action(action, getattr(move, "thought", ""))
+        ids = prompt(task.instruction, trajectory.steps, obs)
+        step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
+        trajectory.steps.append(step)
         obs, reward, terminated, _, info = await env.step(action)
         trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
         trajectory.final_observation = obs["text"]
         if terminated:
             trajectory.outcome, trajectory.answer = "exit", info.get("answer", "")
             trajectory.verdict = trajectory.reward = info.get("verdict")
+            trajectory.score = info.get("score")
     return trajectory
 
 
 class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
-    `prompt(instruction, action_ids, obs) -> token ids`. `model` is read at every call, so training it in place is
-    enough. `version` is written into every step; the caller counts it up when it changes the model.
+    `prompt(instruction, steps, obs) -> token ids`; `read_action(answer)` is the environment's action in what the model
+    answers, `write_action(action, thought)` the answer that a demonstration gives. `model` is read at every call, so
+    training it in place is enough. `version` is written into every step; the caller counts it up when it changes the
+    model.
     """
 
     def __init__(
-        self, env, model, tokenizer, prompt, run, runner, num_envs, max_new_tokens, lockstep=False, engine=None
+        self,
+        env,
+        model,
+        tokenizer,
+        prompt,
+        run,
+        runner,
+        num_envs,
+        max_new_tokens,
+        lockstep=False,
+        engine=None,
+        read_action=str,
+        write_action=lambda action, thought: action,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
+        self.read_action, self.write_action = read_action, write_action
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
@@ -249,8 +277,9 @@ class Player:
         self.start_pages = {}  # (site, content seed) -> an observation of the first page there
         self.interrupted = False
 
-    def play(self, tasks, temperature, seed, name, phase=0):
+    def play(self, tasks, temperature, seed, name, phase=0, starts=None):
         """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order.
+        `starts` has for each task where it goes on from, (trajectory, t0), or None: from its beginning.
 
         What the run had finished of them before it was stopped is taken from its folder, except in lockstep, where
         every batch must be as it would have been.
@@ -266,7 +295,10 @@ class Player:
         async def play_once(env, task, attempt, index):
             images = self.run.trajectories.add_image
             own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
-            return await play(env, task, policy, self.prompt, self.decode, own, attempt, images)
+            start = starts[rest[index]] if starts else None
+            return await play(
+                env, task, policy, self.prompt, self.decode, own, attempt, images, self.read_action, start
+            )
 
         if self.engine is None:
             policy = BatchedPolicy(generate, self.lockstep)
@@ -282,7 +314,7 @@ class Player:
         def on_done(place, trajectory):
             if trajectory is not None:
                 won.append(trajectory.verdict or 0.0)
-                trajectory.phase, trajectory.policy = phase, name
+                trajectory.phase, trajectory.policy, trajectory.place = phase, name, rest[place]
                 finished[rest[place]] = trajectory
                 if not self.lockstep:
                     self.run.unfinished.append([trajectory])
@@ -306,7 +338,7 @@ class Player:
         finished = {}
         for trajectory in self.run.unfinished:
             index = places.get((trajectory.seed, trajectory.task.task_id))
-            same_policy = trajectory.policy == name and trajectory.steps[0].version == self.version == self.resumed
+            same_policy = trajectory.policy == name and trajectory.steps[-1].version == self.version == self.resumed
             if index is not None and same_policy and trajectory.task == tasks[index]:
                 finished[index] = trajectory
         return finished
@@ -370,6 +402,7 @@ class Player:
             "rollout/faults": sum(parallel.gather([self.faults.faults])),
             "rollout/dropped": sum(parallel.gather([self.faults.dropped])),
             "rollout/agent_hangs": sum(parallel.gather([self.faults.agent_hangs])),
+            "rollout/restore_mismatches": sum(parallel.gather([self.faults.mismatches])),
             "perf/tokens_generated": self.tokens,
         }
 
@@ -390,7 +423,7 @@ class Player:
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
 
         async def play_once(env, task, attempt, index):
-            return await demonstrate(env, task, self.prompt, self.encode_action)
+            return await demonstrate(env, task, self.prompt, self.encode_action, self.write_action)
 
         policy, finished = BatchedPolicy(None), {}
         part = parallel.share(range(len(tasks)))

@@ -56,7 +56,7 @@ def run(envs, tasks, faults, batches=None, lockstep=False):
     batched.lockstep = lockstep
 
     async def once(env, task, attempt, index):
-        return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 1, attempt)
+        return await rollout.play(env, task, batched, lambda i, steps, obs: [len(steps)], str, 1, attempt)
 
     return asyncio.run(rollout.play_all(envs, tasks, batched, once, faults))
 
@@ -122,7 +122,7 @@ def test_the_second_hang_after_the_same_actions_is_the_agents_failure():
         batched, faults = rollout.BatchedPolicy(generate), rollout.FaultLog()
 
         async def once(env, task, attempt, index, batched=batched):
-            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 1, attempt)
+            return await rollout.play(env, task, batched, lambda i, steps, obs: [len(steps)], str, 1, attempt)
 
         tasks = [Task(f"t{i}", "shop", f"count {i}", 5, config=config) for i in range(2)]
         played = asyncio.run(rollout.play_all([Counter(plan, {})], tasks, batched, once, faults))
@@ -182,7 +182,7 @@ def test_an_error_of_the_model_reaches_the_caller():
     batched = rollout.BatchedPolicy(broken)
 
     async def once(env, task, attempt, index):
-        return await rollout.play(env, task, batched, lambda i, past, obs: [1], str, 1, attempt)
+        return await rollout.play(env, task, batched, lambda i, steps, obs: [1], str, 1, attempt)
 
     with pytest.raises(MemoryError):
         asyncio.run(rollout.play_all([Counter(), Counter()], tasks(4), batched, once, rollout.FaultLog()))
@@ -192,9 +192,9 @@ def test_prompts_are_made_of_the_actions_own_tokens():
     seen = []
 
     async def once(env, task, attempt, index):
-        def prompt(instruction, past, obs):
-            seen.append([list(p) for p in past])
-            return [len(past)]
+        def prompt(instruction, steps, obs):
+            seen.append([step.action_ids for step in steps])
+            return [len(steps)]
 
         return await rollout.play(env, task, batched, prompt, str, 1, attempt)
 
@@ -242,7 +242,7 @@ def test_a_task_that_occurs_twice_is_played_in_two_ways():
         batched = rollout.BatchedPolicy(generate)
 
         async def once(env, task, attempt, index):
-            return await rollout.play(env, task, batched, lambda i, past, obs: [len(past)], str, 5 + index, attempt)
+            return await rollout.play(env, task, batched, lambda i, steps, obs: [len(steps)], str, 5 + index, attempt)
 
         asyncio.run(rollout.play_all([Counter()], [tasks(1)[0]] * 2, batched, once, rollout.FaultLog()))
         return made

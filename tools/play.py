@@ -13,6 +13,7 @@ and `oracle` for the oracle's moves, `tasks WORD` to find tasks, `help`, `quit`.
 
 import asyncio
 import importlib
+import inspect
 import json
 import re
 import sys
@@ -28,7 +29,7 @@ import envs
 from common.actions import ACTIONS, Action, format_action
 from common.checkpoint import latest
 from common.errors import UsageError
-from common.replay import append_lines
+from common.replay import Step, append_lines
 from common.run import run_main
 
 # short form -> action; the rest of the line is the element's id, the argument, or both, as the action needs them
@@ -109,7 +110,7 @@ def show(obs: dict) -> None:
 
 
 def load_policy(args: Args):
-    """`act(instruction, past, obs) -> token ids` and `decode(ids) -> text` of the model that --policy names.
+    """`act(instruction, steps, obs) -> Step` of the model that --policy names, and the script's `read_action`.
 
     The prompt is the script's own (`agent_prompt` of the script that made the run; webrl.py for a bare model).
     """
@@ -125,18 +126,19 @@ def load_policy(args: Args):
         script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), script)
         model_id = str(checkpoint.folder("actor"))
     model, tokenizer = llm.load(model_id)
-    agent_prompt = importlib.import_module(script).agent_prompt
+    module = importlib.import_module(script)
+    takes = inspect.signature(module.agent_prompt).parameters
     length = min(settings.get("max_new_tokens", 64), 2048)
 
-    def act(instruction: str, past: list[list[int]], obs: dict) -> list[int]:
-        prompt = agent_prompt(tokenizer, instruction, past, obs, settings.get("prompt_format", "auto"))
-        seed = llm.seed_of(args.seed, len(past))
-        return llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
+    def act(instruction: str, steps: list[Step], obs: dict) -> Step:
+        own = {name: value for name, value in settings.items() if name in takes}
+        prompt = module.agent_prompt(tokenizer, instruction, steps, obs, **own)
+        seed = llm.seed_of(args.seed, len(steps))
+        ids = llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
+        answer = tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
+        return Step(prompt, ids, [], 0, obs["text"], answer)
 
-    def decode(ids: list[int]) -> str:
-        return tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
-
-    return act, decode
+    return act, getattr(module, "read_action", str)
 
 
 def actions_of(args: Args, env, task, policy):
@@ -146,12 +148,12 @@ def actions_of(args: Args, env, task, policy):
         for move in env.oracle(task):
             obs = yield env.resolve(move, obs)
         return
-    past = []
+    steps = []
     while True:
         if policy:
-            act, decode = policy
-            past.append(act(task.instruction, past, obs))
-            obs = yield decode(past[-1])
+            act, read_action = policy
+            steps.append(act(task.instruction, steps, obs))
+            obs = yield read_action(steps[-1].action)
         else:
             obs = yield by_hand(args, env, task, obs)
 
