@@ -277,7 +277,7 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
     stop_tokens = torch.tensor(stops, device=device)
     with torch.no_grad(), autocast(model):
         # not model.generate(), which has one random generator a batch and costs a tiny model a quarter more
-        order, logits, cache, mask = prefill(model, prompts, tokenizer.pad_token_id)
+        order, logits, cache, mask = prefill(model, prompts, tokenizer.pad_token_id, max_new_tokens)
         uniform = uniform[:, order].to(device)  # [tokens, B], moved once
         tokens = torch.full_like(uniform, stops[0] if stops else 0, dtype=torch.long)
         logprobs = torch.zeros_like(uniform, dtype=torch.float32)
@@ -310,39 +310,42 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
 PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
 
 
-def prefill(model, prompts, pad_id):
+def prefill(model, prompts, pad_id, room):
     """The prompts through the model, in groups of like lengths and at most PREFILL_TOKENS tokens: little padding,
-    bounded memory. Returns (order of the prompts in what follows, logits of the next tokens [B, V], key-value cache,
-    attention mask [B, W]), padded on the left to one width W."""
+    bounded memory; a prompt that occurs several times (a group's rollouts begin alike) goes through once. Returns
+    (order of the prompts in what follows, logits of the next tokens [B, V], key-value cache with room for `room`
+    tokens more, attention mask [B, W]), padded on the left to one width W."""
     import torch
     import torch.nn.functional as F
-    from transformers import DynamicCache
-    from transformers.cache_utils import DynamicLayer
 
-    width, device = max(map(len, prompts)), model.device
-    groups = micro_batches([len(p) for p in prompts], PREFILL_TOKENS.get(device.type, 1024))
-    if any(type(layer) is not DynamicLayer for layer in DynamicCache(config=model.config).layers):
-        groups = [list(range(len(prompts)))]  # sliding windows and the like: parts cannot be put together
-    logits, caches, masks = [], [], []
+    from common.cache import is_plain, with_room
+
+    places = {}  # of each different prompt
+    for place, prompt in enumerate(prompts):
+        places.setdefault(tuple(prompt), []).append(place)
+    unique, where = list(places), list(places.values())
+    width, device, plain = max(map(len, unique)), model.device, is_plain(model.config)
+    if plain:
+        groups = micro_batches([len(p) for p in unique], PREFILL_TOKENS.get(device.type, 1024))
+    else:  # parts of such caches cannot be put together
+        unique, where, groups = prompts, [[i] for i in range(len(prompts))], [list(range(len(prompts)))]
+    logits, caches, masks, rows = [], [], [], []
     for group in groups:
-        longest = max(len(prompts[i]) for i in group)
-        ids = torch.tensor([[pad_id] * (longest - len(prompts[i])) + list(prompts[i]) for i in group], device=device)
+        longest = max(len(unique[i]) for i in group)
+        ids = torch.tensor([[pad_id] * (longest - len(unique[i])) + list(unique[i]) for i in group], device=device)
         mask = torch.tensor(
-            [[int(c >= longest - len(prompts[i])) for c in range(longest)] for i in group], device=device
+            [[int(c >= longest - len(unique[i])) for c in range(longest)] for i in group], device=device
         )
         position = (mask.cumsum(dim=1) - 1).clamp(min=0)
         out = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
-        logits.append(out.logits[:, -1])
+        mine = [row for row, i in enumerate(group) for _ in where[i]]
+        logits.append(out.logits[mine, -1])
         caches.append(out.past_key_values)
-        masks.append(F.pad(mask, (width - longest, 0)))
-    order = [i for group in groups for i in group]
-    if len(groups) == 1:
-        return order, logits[0], caches[0], masks[0]
-    layers = []
-    for parts in zip(*[cache.layers for cache in caches], strict=True):
-        keys, values = [[getattr(part, name) for part in parts] for name in ("keys", "values")]
-        layers.append([torch.cat([F.pad(x, (0, 0, width - x.shape[2], 0)) for x in each]) for each in (keys, values)])
-    return order, torch.cat(logits), DynamicCache(layers), torch.cat(masks)
+        masks.append(F.pad(mask[mine], (width - longest, 0)))
+        rows.append(mine)
+    order = [place for group in groups for i in group for place in where[i]]
+    cache = with_room(caches, rows, width, room) if plain else caches[0]
+    return order, torch.cat(logits), cache, torch.cat(masks)
 
 
 def sample(logits, temperature, uniform):

@@ -1,10 +1,15 @@
 """What text environments have in common: an episode lives in this process, an action is one of the admissible lines.
 
-A child says how an episode begins (`_begin`) and what an action does (`_do`); both give a Page.
+A child says how an episode begins (`_begin`) and what an action does (`_do`); both give a Page. What the agent reads is
+the benchmark's own text (format "original"), or that of common/html.py's pages (format "compact"), in which the
+admissible actions are numbered elements: a small model learns to point at things once, for all environments.
+
+    "quilted cotton blanket $24" link [3]        do(action="Click", element="3")  for  click[b0417]
 """
 
 from dataclasses import dataclass
 
+from common.actions import Action, ActionError, format_action, parse
 from common.errors import StateMismatch
 from envs import Prefix, observation_hash
 
@@ -19,24 +24,38 @@ class Move:
 
 @dataclass(frozen=True)
 class Page:
-    """What an action brought: the text the agent reads, the admissible actions, why the action was refused ("" if it
-    was not), and at the episode's end its score in [0, 1], of which 1 is success."""
+    """What an action brought: the text in the original format, the admissible actions, why the action was refused (""
+    if it was not), and at the episode's end its score in [0, 1], of which 1 is success.
+
+    For the compact format: `lines` of text besides the elements, and for each action its `elements` entry, (label,
+    kind), with kind "link", "button", "box" (an action with words of the agent's own, "search[...]") or "radio on".
+    """
 
     text: str
     actions: tuple[str, ...]
     title: str = ""
     error: str = ""
     score: float | None = None
+    lines: tuple[str, ...] = ()
+    elements: tuple[tuple[str, str], ...] = ()
+
+    def compact(self):
+        """The page in the format of common/html.py."""
+        head = [f'page "{self.title}"'] if self.title else []
+        numbered = enumerate(self.elements, 1)
+        shown = [f'"{label}" {kind.split()[0]} [{i}]{" on" * kind.endswith(" on")}' for i, (label, kind) in numbered]
+        return "\n".join([*head, *(f'text "{line}"' for line in self.lines), *shown])
 
 
 class TextEnv:
     """One episode slot; `fork()` gives another one. The contract of docs/environments.md, with `obs["actions"]`."""
 
-    def __init__(self):
+    def __init__(self, format="compact"):
+        self.format = format
         self._clear()
 
     def _clear(self):
-        self._task, self._actions, self._hashes, self._over = None, [], [], True
+        self._task, self._page, self._actions, self._hashes, self._over = None, None, [], [], True
 
     def fork(self):
         """Another slot on the same data."""
@@ -51,18 +70,21 @@ class TextEnv:
         return self._observe(self._begin(task))
 
     def _observe(self, page):
-        obs = {"goal": self._task.instruction, "text": page.text, "url": "", "title": page.title, "error": page.error}
+        self._page = page
+        text = page.compact() if self.format == "compact" else page.text
+        obs = {"goal": self._task.instruction, "text": text, "url": "", "title": page.title, "error": page.error}
         obs |= {"screenshot": None, "actions": page.actions}
         self._hashes.append(observation_hash(obs))
         return obs, {"task_id": self._task.task_id, "hash": self._hashes[-1]}
 
     async def step(self, text):
-        """Do the action: Gymnasium's five. At the end `info` has "verdict", 1.0 or 0.0, which is the reward, and
-        "score", the graded one. What is not admissible is an observation with `error`."""
+        """Do the action, in the benchmark's words or as a call on a numbered element: Gymnasium's five. At the end
+        `info` has "verdict", 1.0 or 0.0, which is the reward, and "score", the graded one. What is not admissible is an
+        observation with `error`."""
         if self._over:
             raise RuntimeError("the episode is over: call reset")
         self._actions.append(text)
-        page = self._do(text)
+        page = self._do(self._named(text))
         obs, info = self._observe(page)
         terminated = page.score is not None
         truncated = not terminated and len(self._actions) >= self._task.max_steps
@@ -74,11 +96,29 @@ class TextEnv:
             info |= {"answer": "", "verdict": reward, "score": score}
         return obs, reward, terminated, truncated, info
 
+    def _named(self, text):
+        """The benchmark's action for a call such as do(action="Click", element="3"); any other text as it is."""
+        try:
+            call = parse(text)
+        except ActionError:
+            return text
+        if not (call.element or "").isdecimal() or not 1 <= int(call.element) <= len(self._page.actions):
+            return text
+        action = self._page.actions[int(call.element) - 1]
+        return f"{action.partition('[')[0]}[{call.argument}]" if call.argument is not None else action
+
     def resolve(self, move, obs):
-        """The action text of an oracle's move on this observation; raises LookupError if it is not admissible."""
-        if move.action not in obs["actions"] and not move.action.startswith("search["):
+        """The action text of an oracle's move on this observation, the slot's last, in the slot's format; raises
+        LookupError if it is not admissible."""
+        words = move.action.removeprefix("search[").removesuffix("]") if move.action.startswith("search[") else None
+        places = [i for i, action in enumerate(obs["actions"]) if action == move.action or (words and "<" in action)]
+        if not places:
             raise LookupError(f"{move.action} is not admissible")
-        return move.action
+        if self.format != "compact":
+            return move.action
+        label, kind = self._page.elements[places[0]]
+        comment = f'# Element: "{label}" {kind.split()[0]} [{places[0] + 1}]'
+        return format_action(Action("Search" if words else "Click", str(places[0] + 1), words, comment))
 
     async def prefix(self):
         """The episode so far, for `restore`, here or in another slot."""

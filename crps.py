@@ -1,0 +1,1030 @@
+"""CRPS: curriculum replay via progressive suffixes from successful trajectories, for long-horizon LLM agents.
+
+GRPO learns nothing from a group of rollouts that all fail or all succeed. CRPS keeps the rare successes and restarts
+rollouts from their last k steps: an easier problem with the same ending. A controller moves k so that these groups
+succeed now and fail then, until k is the whole episode and the task is mastered. Everything of the paper is in this
+file: supervised start, GRPO over trajectories (Eq. 4), success buffer (Eq. 5 to 7), suffix restarts (Eq. 8 to 12), the
+mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14), and its baselines.
+
+The paper's agents are instruct models; the tiny one learns the format from demonstrations first (--no-sft for those
+that need none), and answers in a shorter one. What the paper leaves open (group size, step sizes, gates) is a field of
+Args with its source. docs/crps.md lists every difference and says why.
+
+    python crps.py                                    # tiny model, embedded WebShop, two CPU cores
+    python crps.py --env-id alfworld                  # needs: pip install -r requirements-alfworld.txt
+    python crps.py --env-id arena                     # suffix restarts in a real browser
+    python crps.py --replay none                      # GRPO; --replay start: with replay from the first step
+    python crps.py --algorithm rloo --replay none     # also ppo, rft, sft
+    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --load-in-4bit --data-dir WEBSHOP
+"""
+
+import asyncio
+import math
+import random
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+import envs
+from common import fsdp, llm, parallel
+from common.engine import Engine
+from common.errors import TooManyFaults, UsageError
+from common.replay import Trajectory, read_demos
+from common.rollout import Player
+from common.run import Run, parse_args, run_main
+from common.stats import evaluation_metrics, rollout_metrics
+from tools import plot, view
+
+
+@dataclass
+class Args:
+    exp_name: str = "crps"
+    """the name of this experiment"""
+    seed: int = 1
+    """seed of the experiment"""
+    track: bool = False
+    """log to wandb (online, or offline with WANDB_MODE=offline)"""
+    wandb_project_name: str = "cleangui"
+    """wandb's project"""
+    wandb_entity: str | None = None
+    """wandb's entity (team)"""
+    runs_dir: str = "runs"
+    """where the run's folder is made"""
+    resume: str = ""
+    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
+    name and seed, where there is one"""
+    lockstep: bool = False
+    """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
+    and so does a run that was killed and resumed (slower)"""
+    preset: Literal["auto", "tiny", "paper"] = "auto"
+    """defaults: for models of the paper's size (its values, and verl-agent's where it gives none), or those of the tiny
+    model; auto: tiny for a local model of width 256 or less, paper for any other"""
+
+    # the environment
+    env_id: str = "webshop"
+    """the environment: webshop, alfworld, arena (envs/__init__.py lists them)"""
+    data_dir: str = ""
+    """the benchmark's original files; empty: the embedded catalogue or generated games"""
+    num_envs: int = 128
+    """episodes played at once (arena: each in a browser context of its own)"""
+    screenshots: bool = False
+    """arena: keep a screenshot of every step"""
+    port: int = 0
+    """arena: the embedded sites' port; 0: any free one"""
+
+    # the model
+    model_id: str = "assets/tiny"
+    """base language model: a local folder or a hub id"""
+    lora_rank: int = 0
+    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    load_in_4bit: bool = False
+    """quantise the base with bitsandbytes (QLoRA)"""
+    engine: str = ""
+    """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
+    (docs/gpu.md)"""
+    cpu_threads: int = 0
+    """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
+    threads inside each operation"""
+    gradient_checkpointing: bool = False
+    """keep one layer's activations at a time in training: less memory for a third more computation"""
+    max_new_tokens: int = 512
+    """longest answer in tokens, thought included (verl-agent: 512)"""
+    prompt_format: Literal["auto", "plain", "chat"] = "auto"
+    """chat: the paper's prompts (appendix C) in the model's chat template, answers in <think> and <action> tags; plain:
+    the same content in few tokens; auto: chat where the tokenizer has a template"""
+    history_length: int = 2
+    """past observations and actions in the prompt (appendix B: 2)"""
+    history_tokens: int = 1000
+    """longest past observation in the prompt in tokens; longer ones lose their end"""
+    page_tokens: int = 3000
+    """arena: longest page in tokens"""
+
+    # supervised fine-tuning: the start, and the SFT baseline
+    sft: bool = True
+    """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
+    demos: str = ""
+    """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
+    num_demos: int = 128
+    """demonstrations that the oracle plays on training tasks"""
+    sft_learning_rate: float = 1e-5
+    """peak rate; warm-up over a tenth, then cosine"""
+    sft_epochs: int = 3
+    """passes over the demonstrations"""
+    sft_batch_size: int = 32
+    """steps per update of the fine-tuning"""
+
+    # reinforcement learning
+    algorithm: Literal["grpo", "rloo", "ppo", "rft", "sft"] = "grpo"
+    """grpo: advantages of Eq. 4; rloo: reward minus the mean of the group's others; ppo: a critic and GAE; rft: all
+    rollouts by the SFT policy, then fine-tuning on the demonstrations and the successes; sft: no rollouts"""
+    group_size: int = 8
+    """rollouts G per group (the paper gives none; verl-agent: 8); ppo needs no groups: 1"""
+    groups_per_iteration: int = 16
+    """groups a batch (verl-agent: 16)"""
+    iterations: int = 150
+    """batches at most (verl-agent: 150)"""
+    total_steps: int = 0
+    """stop at the first batch that reaches so many environment steps sampled by the policy; 0: at `iterations`"""
+    temperature: float = 1.0
+    """sampling temperature of rollouts"""
+    learning_rate: float = 1e-6
+    """the actor's rate (verl-agent: 1e-6)"""
+    anneal_lr: bool = False
+    """bring the actor's rate down to a tenth over the run, by a cosine"""
+    clip_eps: float = 0.2
+    """clip range of the probability ratio"""
+    kl_coef: float = 0.01
+    """weight of the KL divergence from the policy at the start, estimator k3 (verl-agent: 0.01; the paper is silent);
+    above 0 groups without signal are trained on, too"""
+    update_epochs: int = 1
+    """passes over a batch"""
+    minibatch_size: int = 256
+    """steps (prompt, answer) per update (verl-agent: 256 on ALFWorld, 64 on WebShop)"""
+    max_grad_norm: float = 1.0
+    """clip of the gradient's norm"""
+    micro_batch_tokens: int = 16384
+    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
+    longer step goes alone"""
+    adam_eps: float = 1e-8
+    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
+    are"""
+    gamma: float = 1.0
+    """ppo: discount"""
+    gae_lambda: float = 0.95
+    """ppo: lambda of GAE, over steps"""
+    critic_learning_rate: float = 1e-5
+    """ppo: the critic's rate (verl-agent: 1e-5)"""
+
+    # the curriculum (sections 3.4 to 3.6)
+    replay: Literal["suffix", "start", "none"] = "suffix"
+    """suffix: CRPS; start: successful tasks once more from their first step (experience replay); none: fresh groups"""
+    p_replay: float = 0.2
+    """Eq. 13: probability that a group is a replay group (the paper: 0.2)"""
+    alpha_max: float = 0.875
+    """Eq. 7: a success enters the buffer where its group's success rate is at most this (the paper gives none; 7 of 8:
+    all but the groups without a failure)"""
+    beta_min: float = 0.2
+    """Eq. 9: first suffix as a share of the trajectory, at success rate 0 (the paper gives none)"""
+    beta_max: float = 0.8
+    """Eq. 9: and at success rate 1 (the paper gives none)"""
+    k_min: int = 1
+    """Eq. 9, 12: shortest suffix"""
+    k_max: int = 0
+    """Eq. 9, 12: longest suffix; 0: the whole trajectory"""
+    fixed_k: int = 0
+    """ablation: this suffix length always (the paper's: 10); 0: the controller's"""
+    rho_low: float = 0.2
+    """Eq. 12: below this replay success rate the suffix gets shorter"""
+    rho_high: float = 0.8
+    """Eq. 12: and above this longer"""
+    smoothing: float = 0.9
+    """Eq. 11: lambda, the weight of the newest group"""
+    rho_start: float = 0.5
+    """Eq. 11: estimate before the first replay group: the middle of the band, so that one group decides"""
+    k_step: int = 2
+    """Eq. 12: Delta, by which k changes"""
+    mastery_rate: float = 0.9
+    """a replay group of the whole trajectory that succeeds at least this often ... (the paper gives no threshold)"""
+    mastery_groups: int = 2
+    """... so many times in a row removes its task from the buffer ("consistently")"""
+    buffer_size: int = 512
+    """tasks in the success buffer; the oldest leave first (the paper gives none)"""
+
+    # evaluation
+    eval_every: int = 5
+    """iterations between two evaluations (verl-agent: 5)"""
+    eval_tasks: int = 128
+    """tasks of the eval split (verl-agent: 128)"""
+    test_tasks: int = 500
+    """tasks of the test split played at the start and at the end (WebShop has 500)"""
+    eval_temperature: float = 0.4
+    """sampling temperature of evaluations (verl-agent: 0.4); 0: greedy"""
+    save_every: int = 5
+    """iterations between two checkpoints"""
+
+
+# What the tiny model needs instead; docs/crps.md explains each.
+TINY = dict(
+    cpu_threads=2,
+    adam_eps=3e-5,
+    num_envs=64,
+    max_new_tokens=40,
+    history_tokens=12,
+    page_tokens=400,
+    num_demos=128,
+    sft_learning_rate=1e-3,
+    sft_epochs=4,
+    sft_batch_size=16,
+    groups_per_iteration=8,
+    iterations=1000,
+    total_steps=20000,
+    learning_rate=3e-4,
+    anneal_lr=True,
+    kl_coef=0.0,
+    minibatch_size=64,
+    micro_batch_tokens=768,
+    critic_learning_rate=1e-3,
+    eval_every=10,
+    eval_tasks=100,
+    eval_temperature=0.0,
+    save_every=10,
+)
+
+
+# ------------------------------------------------------------------------------------------------------- the equations
+def group_advantages(rewards, eps=1e-6):
+    """Eq. 4: (R - mean) / (population std + eps) over one group's trajectories. [G] -> [G], zeros where all rewards are
+    equal (in floating point their std need not be 0)."""
+    if bool((rewards == rewards[0]).all()):
+        return torch.zeros_like(rewards)
+    return (rewards - rewards.mean()) / (rewards.std(correction=0) + eps)
+
+
+def leave_one_out_advantages(rewards):
+    """RLOO (Kool et al. 2019): each reward minus the mean of the group's others. [G] -> [G]."""
+    size = len(rewards)
+    return rewards - (rewards.sum() - rewards) / (size - 1)
+
+
+def gae(rewards, values, gamma=1.0, lam=0.95):
+    """Generalised advantage estimation (Schulman et al. 2016) over an episode's steps; V after the end is 0.
+    rewards, values [T] -> [T]."""
+    advantages, advantage, next_value = torch.zeros_like(values), 0.0, 0.0
+    for t in reversed(range(len(values))):
+        advantage = rewards[t] + gamma * next_value - values[t] + gamma * lam * advantage
+        advantages[t], next_value = advantage, values[t]
+    return advantages
+
+
+def policy_loss(logprobs, old_logprobs, advantages, clip_eps=0.2):
+    """PPO's clipped objective of every token, to be minimised. logprobs, old_logprobs [N, L]; advantages [N], each for
+    all tokens of its answer -> [N, L]."""
+    ratio = (logprobs - old_logprobs).exp()
+    advantages = advantages[:, None]
+    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
+
+
+def kl_k3(logprobs, ref_logprobs):
+    """Estimate of KL(pi || pi_ref) from tokens of pi, never below 0 (k3: r - 1 - log r). [N, L], [N, L] -> [N, L]."""
+    log_ratio = ref_logprobs - logprobs
+    return log_ratio.exp() - 1 - log_ratio
+
+
+def initial_suffix(accuracy, length, beta_min, beta_max, k_min, k_max):
+    """Eq. 9: the first suffix length of a trajectory of `length` steps whose group succeeded at this rate."""
+    k = math.floor((beta_min + (beta_max - beta_min) * accuracy) * length + 1e-9)  # 0.6 * 5 is below 3 in floats
+    return max(k_min, min(k, k_max))
+
+
+class SuffixController:
+    """Keeps the success rate of replays within [low, high] by the suffix length k, from k_min to `length` (Eq. 11, 12).
+
+    `rate` is the moving average of the replay groups' success rates; `smoothing` is the weight of the newest (lambda).
+    """
+
+    def __init__(self, k, length, low=0.2, high=0.8, smoothing=0.9, step=2, k_min=1, rate=0.5):
+        self.k, self.length, self.low, self.high = k, length, low, high
+        self.smoothing, self.step, self.k_min, self.rate = smoothing, step, k_min, rate
+
+    def update(self, accuracy):
+        """Take in a replay group's success rate; the next k."""
+        self.rate = (1 - self.smoothing) * self.rate + self.smoothing * accuracy
+        if self.rate > self.high:
+            self.k = min(self.k + self.step, self.length)
+        elif self.rate < self.low:
+            self.k = max(self.k - self.step, self.k_min)
+        return self.k
+
+
+def group_entropy(successes, size):
+    """Eq. 14: entropy in bits of success among a group's `size` rollouts."""
+    rates = successes / size, 1 - successes / size
+    return -sum(p * math.log2(p) for p in rates if p > 0)
+
+
+# ------------------------------------------------------------------------------------------------- the success buffer
+@dataclass
+class Entry:
+    """Eq. 5: a task and a trajectory that solved it. `offset` is where the run's trajectories.jsonl has it; `mastered`
+    counts the last groups of the whole trajectory that nearly all succeeded."""
+
+    trajectory: Trajectory
+    offset: int
+    controller: SuffixController
+    mastered: int = 0
+
+
+@dataclass
+class Group:
+    """G rollouts of a task: fresh ones, or from a state `suffix` steps before the end of `entry`'s trajectory."""
+
+    task: envs.Task
+    entry: Entry | None = None
+    suffix: int = 0
+    rollouts: list = field(default_factory=list)
+
+    @property
+    def successes(self):
+        return sum(t.reward == 1.0 for t in self.rollouts)
+
+    @property
+    def accuracy(self):
+        """Eq. 6, 10."""
+        return self.successes / len(self.rollouts)
+
+    def start(self):
+        """Where its rollouts begin: (trajectory, t0) with Eq. 8's t0, or None."""
+        if self.entry is None:
+            return None
+        return self.entry.trajectory, max(0, len(self.entry.trajectory.steps) - self.suffix)
+
+
+def draw_groups(buffer, train_tasks, rng, args):
+    """Eq. 13: a batch of groups, each with probability p_replay one of the buffer's tasks, else a training task at its
+    beginning. No buffered task comes twice in a batch: its controller could not answer in between."""
+    entries = rng.sample(list(buffer.values()), len(buffer))
+    tasks = rng.sample(train_tasks, min(len(train_tasks), args.groups_per_iteration))
+    groups = []
+    for number in range(args.groups_per_iteration):
+        if args.replay != "none" and rng.random() < args.p_replay and entries:
+            entry = entries.pop()
+            length = len(entry.trajectory.steps)
+            suffix = length if args.replay == "start" else args.fixed_k or entry.controller.k
+            groups.append(Group(entry.trajectory.task, entry, min(suffix, length)))
+        else:
+            groups.append(Group(tasks[number % len(tasks)]))
+    return groups
+
+
+def update_buffer(buffer, groups, offsets, args):
+    """Insertion (Eq. 7), the controllers (Eq. 11, 12) and mastery removal, after the groups were played. `offsets`:
+    by id, where the run's file has a trajectory."""
+    for group in groups:
+        entry = group.entry
+        if entry is not None:
+            whole = group.suffix >= entry.controller.length
+            entry.controller.update(group.accuracy)
+            entry.mastered = entry.mastered + 1 if whole and group.accuracy >= args.mastery_rate else 0
+            if entry.mastered >= args.mastery_groups:
+                buffer.pop(group.task.task_id, None)
+        elif group.successes and group.accuracy <= args.alpha_max and group.task.task_id not in buffer:
+            trace = min((t for t in group.rollouts if t.reward == 1.0), key=lambda t: len(t.steps))
+            buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], make_controller(group, trace, args))
+            if len(buffer) > args.buffer_size:
+                del buffer[next(iter(buffer))]
+
+
+def make_controller(group, trace, args):
+    """The controller of a new entry (Eq. 9)."""
+    length = len(trace.steps)
+    longest = min(args.k_max or length, length)
+    k = initial_suffix(group.accuracy, length, args.beta_min, args.beta_max, args.k_min, longest)
+    options = args.rho_low, args.rho_high, args.smoothing, args.k_step, args.k_min, args.rho_start
+    return SuffixController(k, longest, *options)
+
+
+# -------------------------------------------------------------------------------------------------------- the networks
+@dataclass
+class Learner:
+    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+
+    actor: torch.nn.Module
+    tokenizer: object
+    rng: random.Random
+    optimizer: torch.optim.Optimizer | None = None
+    critic: torch.nn.Module | None = None
+    critic_optimizer: torch.optim.Optimizer | None = None
+    reference: torch.nn.Module | None = None
+    iteration: int = -1  # the last one done; 0: fine-tuned
+    updates: int = 0
+    mastered: int = 0  # tasks that left the buffer as mastered
+
+    def networks(self):
+        """(name, module, optimiser or None) of what there is yet."""
+        each = ("actor", self.actor, self.optimizer), ("critic", self.critic, self.critic_optimizer)
+        return [one for one in (*each, ("reference", self.reference, None)) if one[1] is not None]
+
+
+def save(learner, buffer, player):
+    """A checkpoint: the actor as a Hugging Face folder, what the critic learns, optimisers and generators, the buffer
+    (its trajectories are in the run's file)."""
+    weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
+    for name, network, optimizer in learner.networks():
+        if name == "critic":
+            trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
+            weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
+        else:
+            weights[name] = [fsdp.to_save(network), learner.tokenizer]
+        if optimizer is not None:
+            states[name] = fsdp.optimizer_state(optimizer)
+    entries = [[e.offset, e.mastered, vars(e.controller)] for e in buffer.values()]
+    counts = {name: getattr(learner, name) for name in ("iteration", "updates", "mastered")}
+    state = {"counts": counts, "player": player.state(), "buffer": entries}
+    player.run.save_checkpoint(player.steps, weights, states, state)
+
+
+def restore(learner, buffer, player, args):
+    """Everything as it was at the run's last checkpoint."""
+    run = player.run
+    checkpoint = run.resumed
+    state, tensors = checkpoint.state, checkpoint.tensors()
+    vars(learner).update(state["counts"])
+    if learner.iteration < 0:  # stopped before there was anything to go on from
+        run.start_over()
+        return
+    make_learner(learner, args)
+    for name, network, optimizer in learner.networks():
+        if name == "critic":
+            fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
+        else:
+            llm.load_trained(network, checkpoint.folder(name))
+        if optimizer is not None:
+            fsdp.load_optimizer(optimizer, tensors[name])
+    for offset, mastered, controller in state["buffer"]:
+        trace = run.trajectories.read(offset)
+        restored = SuffixController(controller["k"], controller["length"])
+        vars(restored).update(controller)
+        buffer[trace.task.task_id] = Entry(trace, offset, restored, mastered)
+    player.set_state(state["player"])
+    player.publish(learner.actor)
+    learner.rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])
+
+
+def base_model(args):
+    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+
+
+def make_learner(learner, args):
+    """Before the first iteration: critic and reference from the SFT model, each where the flags want one, and the
+    optimisers (the actor's is not the fine-tuning's)."""
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    if args.algorithm == "ppo":
+        learner.critic = make_critic(learner.actor)
+        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+    if args.kl_coef and args.algorithm in ("grpo", "rloo", "ppo"):
+        learner.reference = llm.copy_network(learner.actor).eval()
+
+
+def make_critic(actor):
+    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first."""
+    model = llm.copy_network(actor)
+    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return torch.nn.ModuleDict({"body": model, "head": head})
+
+
+def state_value(critic, prompts, pad_id):
+    """V of each state (prompt token ids): [N]."""
+    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
+    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
+    return critic["head"](last.float()).squeeze(-1)
+
+
+def make_optimizer(model, learning_rate, args):
+    """AdamW over what is trained of a model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+    betas, decay = (0.9, 0.98), 0.01
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
+    )
+
+
+def warmup_cosine(progress, warmup=0.1, floor=0.0):
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def mean_loss(losses, what):
+    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
+    mean = torch.stack(losses).mean().item() if losses else math.nan
+    if losses and not math.isfinite(mean):
+        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
+    return mean
+
+
+# --------------------------------------------------------------------------------------------------------- the prompts
+# Appendix C. The paper's words; the web's is ours, in the same form.
+TAGS = """You should first reason step-by-step about the current situation{more}. This reasoning process MUST be
+enclosed within <think> </think> tags.
+Once you've finished your reasoning, you should choose an admissible action for current step and present it within
+<action> </action> tags."""
+ALFWORLD_PROMPT = """You are an expert agent operating in the ALFRED Embodied Environment.
+Your task is to: {task}
+
+Prior to this step, you have already taken {count} step(s). Below are the most recent {length} observations and the
+corresponding actions you took: {history}
+
+You are now at step {now}. Your current observation is: {observation}
+Your admissible actions of the current situation are: [{actions}].
+
+Now it's your turn to take an action.
+""" + TAGS.format(more="")
+WEBSHOP_PROMPT = """You are an expert autonomous agent operating in the WebShop e-commerce environment.
+Your task is to: {task}.
+Prior to this step, you have already taken {count} step(s). Below are the most recent {length} observations and the
+corresponding actions you took: {history}
+You are now at step {now} and your current observation is: {observation}.
+Your admissible actions of the current situation are:
+[
+{actions}
+].
+
+Now it's your turn to take one action for the current step.
+""" + TAGS.format(more=", then think carefully which admissible action best advances the shopping goal")
+WEB_PROMPT = """You are an expert agent that operates a web browser.
+Your task is to: {task}
+
+Prior to this step, you have already taken {count} step(s). Below are the most recent {length} observations and the
+corresponding actions you took: {history}
+
+You are now at step {now}. Your current page is: {observation}
+Your admissible actions are: do(action="Click", element="3"), do(action="Type", argument="some text", element="3") or
+"Search" to press Enter after it, do(action="Select Dropdown Option", argument="its text", element="3"),
+do(action="Press Enter"), do(action="Scroll Down"), do(action="Scroll Up"), go_backward(), and at the end
+exit(message="the answer, N/A if the task cannot be done, or done").
+
+Now it's your turn to take an action.
+""" + TAGS.format(more="")
+
+
+def agent_prompt(
+    tokenizer, instruction, steps, obs, prompt_format="auto", env_id="webshop", history_length=2, history_tokens=1000
+):
+    """The agent's prompt as token ids: instruction, step count, the last observations with the actions taken on them,
+    the observation now, the admissible actions (appendix B)."""
+    recent = steps[max(0, len(steps) - history_length) :] if history_length else []
+    error = f'\nerror "{obs["error"]}"' if obs["error"] else ""
+    if is_chat(tokenizer, prompt_format):
+        template = WEBSHOP_PROMPT if env_id == "webshop" else ALFWORLD_PROMPT if env_id == "alfworld" else WEB_PROMPT
+        history = "".join(
+            f"\n[Observation {len(steps) - len(recent) + i + 1}: '{cut(tokenizer, s.observation, history_tokens)}', "
+            f"Action {len(steps) - len(recent) + i + 1}: '{read_action(s.action)}']"
+            for i, s in enumerate(recent)
+        )
+        text = template.format(
+            task=instruction,
+            count=len(steps),
+            length=len(recent),
+            history=history,
+            now=len(steps) + 1,
+            observation=obs["text"] + error,
+            actions=",\n".join(f"'{action}'" for action in obs.get("actions", ())),
+        )
+        return llm.chat_prompt(tokenizer, "You are a helpful assistant.", text)
+    history = "".join(f"{cut(tokenizer, s.observation, history_tokens)}\n{s.action}\n" for s in recent)
+    now = f'text "step {len(steps) + 1}"\n{obs["text"]}{error}\n'
+    text = f"Task Instruction: {instruction}\nAction History:\n{history}{now}"
+    return tokenizer.encode(llm.without_special_tokens(tokenizer, text) + "Action:\n", add_special_tokens=False)
+
+
+def is_chat(tokenizer, prompt_format):
+    return prompt_format == "chat" or (prompt_format == "auto" and bool(tokenizer.chat_template))
+
+
+def cut(tokenizer, text, tokens):
+    """The text's first `tokens` tokens."""
+    if len(text) <= tokens:  # no token is shorter than a character
+        return text
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    return text if len(ids) <= tokens else tokenizer.decode(ids[:tokens])
+
+
+def read_action(answer):
+    """The environment's action in an agent's answer: what the last <action> tags hold, in lower case but for the web's
+    calls; the whole answer where there are no tags."""
+    found = re.findall(r"<action>(.*?)</action>", answer, re.DOTALL)
+    if not found:
+        return answer
+    action = found[-1].strip()
+    return action if re.search(r"(do|exit|go_\w+)\(", action) else action.lower()
+
+
+def write_action(action, thought, chat):
+    """What a demonstration answers: `read_action` gives the action back. Without tags the thought is the action's own
+    comment, the element that it is about."""
+    return f"<think>{thought}</think>\n<action>{action}</action>" if chat else action
+
+
+# --------------------------------------------------------------------------------------------------------- the updates
+def pairs_of(trajectories):
+    """Every step that the policy of this batch took, with its place: list of (trajectory, t). Not those of a replayed
+    prefix: an older policy's, they carry no gradient."""
+    return [(trajectory, t) for trajectory in trajectories for t in range(trajectory.prefix, len(trajectory.steps))]
+
+
+def pair_lengths(pairs):
+    """Tokens of each pair's prompt and action."""
+    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
+
+
+def set_advantages(groups, learner, args):
+    """Each step's advantage into its `advantage`: its trajectory's within the group (GRPO, RLOO), or GAE (PPO)."""
+    if args.algorithm == "ppo":
+        set_gae(groups, learner, args)
+        return
+    estimate = group_advantages if args.algorithm == "grpo" else leave_one_out_advantages
+    for group in groups:
+        rewards = torch.tensor([t.reward for t in group.rollouts])
+        for trajectory, advantage in zip(group.rollouts, estimate(rewards).tolist(), strict=True):
+            for step in trajectory.steps[trajectory.prefix :]:
+                step.advantage = advantage
+
+
+def set_gae(groups, learner, args):
+    """GAE by the critic before its update, normalised over the batch; `value` becomes the critic's target."""
+    trajectories = [t for group in groups for t in group.rollouts]
+    pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
+    prompts = [t.steps[i].prompt_ids for t, i in pairs]
+    lengths = [len(prompt) for prompt in prompts]
+    values = llm.map_batches(
+        lambda batch: state_value(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
+    )
+    by_step = {(id(t), i): value for (t, i), value in zip(pairs, values, strict=True)}
+    for trajectory in trajectories:
+        steps = trajectory.steps[trajectory.prefix :]
+        value = torch.tensor([by_step[id(trajectory), trajectory.prefix + i] for i in range(len(steps))])
+        rewards = torch.zeros(len(steps))
+        rewards[-1] = trajectory.reward  # Eq. 2
+        for step, advantage, v in zip(steps, gae(rewards, value, args.gamma, args.gae_lambda).tolist(), value.tolist()):
+            step.advantage, step.value = advantage, advantage + v
+    advantages = torch.tensor([t.steps[i].advantage for t, i in pairs])
+    for (t, i), advantage in zip(pairs, group_advantages(advantages).tolist(), strict=True):
+        t.steps[i].advantage = advantage
+
+
+def set_ref_logprobs(pairs, learner, args):
+    """Each step's token log-probs under the policy at the start: by (id of the trajectory, t)."""
+
+    def score(batch):
+        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
+        return llm.token_logprobs(learner.reference, learner.tokenizer, prompts, actions, args.temperature)[0]
+
+    scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
+    return {(id(t), i): row[: len(t.steps[i].action_ids)] for (t, i), row in zip(pairs, scores, strict=True)}
+
+
+def padded(rows, width, device):
+    """Lists of numbers as a tensor [N, width], zeros behind them."""
+    return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=device)
+
+
+def update_actor(learner, groups, player, args):
+    """One batch's update by PPO's clipped objective on the groups' own steps: a mean over tokens. Metrics."""
+    actor, sums = learner.actor, []
+    pairs = pairs_of([t for group in groups for t in group.rollouts])
+    if not args.kl_coef:  # what has no advantage has no gradient
+        pairs = [(t, i) for t, i in pairs if t.steps[i].advantage]
+    references = set_ref_logprobs(pairs, learner, args) if learner.reference is not None else {}
+
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
+        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        logprobs, mask = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)  # [N, L]
+        old = padded([s.logprobs for s in steps], mask.shape[1], mask.device)
+        advantage = torch.tensor([s.advantage for s in steps], device=mask.device)
+        loss = policy_loss(logprobs, old, advantage, args.clip_eps)
+        kl = torch.zeros_like(loss)
+        if references:
+            kl = kl_k3(logprobs, padded([references[id(t), i] for t, i in part], mask.shape[1], mask.device))
+        drift, clipped = (old - logprobs).detach(), ((logprobs - old).exp() - 1).abs() > args.clip_eps
+        shown = [drift, clipped, kl.detach(), -logprobs.detach()]
+        sums.append(torch.stack([(x * mask).sum() for x in shown] + [mask.sum()]))
+        return ((loss + args.kl_coef * kl) * mask).sum()
+
+    actor.train()
+    losses, norms = [], []
+    progress = player.steps / args.total_steps if args.total_steps else learner.iteration / args.iterations
+    rate = args.learning_rate * (warmup_cosine(min(1.0, progress), 0.02, 0.1) if args.anneal_lr else 1.0)
+    set_learning_rate(learner.optimizer, rate)
+    for _ in range(args.update_epochs):
+        for batch in llm.random_batches(len(pairs), args.minibatch_size, learner.rng):
+            items = [pairs[i] for i in batch]
+            loss, norm = llm.gradient_step(
+                actor,
+                learner.optimizer,
+                items,
+                pair_lengths(items),
+                loss_sum,
+                sum(len(t.steps[i].action_ids) for t, i in items),
+                args.micro_batch_tokens,
+                args.max_grad_norm,
+            )
+            losses.append(loss)
+            norms.append(norm)
+            learner.updates += 1
+    actor.eval()
+    metrics = {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
+    if not losses:
+        return metrics
+    drift, clipped, kl, surprise, tokens = parallel_sum(sums, losses[0].device)
+    return metrics | {
+        "losses/policy_loss": mean_loss(losses, "actor"),
+        "losses/grad_norm": torch.stack(norms).mean().item(),
+        "losses/approx_kl": drift / tokens,
+        "losses/clip_fraction": clipped / tokens,
+        "losses/reference_kl": kl / tokens,
+        "losses/surprise": surprise / tokens,
+    }
+
+
+def parallel_sum(rows, device):
+    """Column sums of the rows over all micro-batches and processes, as floats."""
+    columns = torch.stack(rows).double().cpu().T.tolist() if rows else [[0.0]] * 5
+    total = torch.tensor([math.fsum(column) for column in columns], device=device)  # threads add in any order
+    parallel.add_up([total])
+    return total.tolist()
+
+
+def update_critic(learner, groups, args):
+    """Squared error of V and GAE's returns; the mean loss."""
+    critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
+    pairs = pairs_of([t for group in groups for t in group.rollouts])
+
+    def loss_sum(part):
+        values = state_value(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
+        targets = torch.tensor([t.steps[i].value for t, i in part], device=values.device)
+        return 0.5 * ((values - targets) ** 2).sum()
+
+    critic.train()
+    losses = []
+    for _ in range(args.update_epochs):
+        for batch in llm.random_batches(len(pairs), args.minibatch_size, learner.rng):
+            items = [pairs[i] for i in batch]
+            lengths, count = [len(t.steps[i].prompt_ids) for t, i in items], len(items)
+            loss, _ = llm.gradient_step(
+                critic, learner.critic_optimizer, items, lengths, loss_sum, count, args.micro_batch_tokens
+            )
+            losses.append(loss)
+    critic.eval()
+    return mean_loss(losses, "critic")
+
+
+def fine_tune(actor, tokenizer, demos, args):
+    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+    pairs, rng = pairs_of(demos), random.Random(args.seed)
+
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
+        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
+        return -logprobs.sum()
+
+    actor.train()
+    losses = []
+    for epoch in range(args.sft_epochs):
+        losses = []
+        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
+        for number, batch in enumerate(batches):
+            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
+            set_learning_rate(optimizer, args.sft_learning_rate * factor)
+            items = [pairs[i] for i in batch]
+            count = sum(len(t.steps[i].action_ids) for t, i in items)
+            loss, _ = llm.gradient_step(
+                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
+            )
+            losses.append(loss)
+    actor.eval()
+    return mean_loss(losses, "SFT")
+
+
+# ------------------------------------------------------------------------------------------------------------ the loop
+def collect(learner, buffer, player, train_tasks, args):
+    """A batch of groups, played: those whose rollouts all began with the same observation. An entry whose state could
+    not be brought back leaves the buffer."""
+    groups = draw_groups(buffer, train_tasks, learner.rng, args)
+    tasks = [group.task for group in groups for _ in range(args.group_size)]
+    starts = [group.start() for group in groups for _ in range(args.group_size)]
+    seed = args.seed * 100_000 + learner.iteration
+    rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration, starts)
+    for trajectory in rollouts:
+        trajectory.reward = float(trajectory.verdict or 0.0)  # Eq. 2
+        groups[trajectory.place // args.group_size].rollouts.append(trajectory)
+        player.steps += len(trajectory.steps) - trajectory.prefix
+    for group in groups:
+        if group.entry is not None and not group.rollouts:
+            buffer.pop(group.task.task_id, None)
+    return [group for group in groups if len({t.steps[t.prefix].hash for t in group.rollouts}) == 1]
+
+
+def group_metrics(groups, buffer):
+    """The diagnostics of section 5.2 and the state of the curriculum."""
+    if not groups:
+        return {}
+    fresh, replayed = [g for g in groups if g.entry is None], [g for g in groups if g.entry is not None]
+    metrics = {
+        "groups/all_zero": sum(g.successes == 0 for g in groups) / len(groups),
+        "groups/all_one": sum(g.successes == len(g.rollouts) for g in groups) / len(groups),
+        "groups/entropy": sum(group_entropy(g.successes, len(g.rollouts)) for g in groups) / len(groups),
+        "groups/replayed": len(replayed) / len(groups),
+        "replay/buffer_size": len(buffer),
+    }
+    if fresh:
+        metrics["groups/fresh_success"] = sum(g.accuracy for g in fresh) / len(fresh)
+        metrics["groups/fresh_all_zero"] = sum(g.successes == 0 for g in fresh) / len(fresh)
+    if replayed:
+        lengths = sorted(g.suffix for g in replayed)
+        shares = [g.suffix / len(g.entry.trajectory.steps) for g in replayed]
+        metrics |= {
+            "replay/success": sum(g.accuracy for g in replayed) / len(replayed),
+            "replay/suffix_mean": sum(lengths) / len(lengths),
+            "replay/suffix_median": lengths[len(lengths) // 2],
+            "replay/suffix_max": lengths[-1],
+            "replay/suffix_share": sum(shares) / len(shares),
+            "replay/restored_steps": sum(t.prefix for g in replayed for t in g.rollouts),
+        }
+        for k in sorted(set(lengths)):
+            at_k = [g.accuracy for g in replayed if g.suffix == k]
+            metrics[f"replay/success_k{k}"] = sum(at_k) / len(at_k)
+    return metrics
+
+
+def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
+    """One batch: collected, trained on, the buffer brought up to date."""
+    run = player.run
+    learner.iteration += 1
+    groups = collect(learner, buffer, player, train_tasks, args)
+    rollouts = [t for group in groups for t in group.rollouts]
+    offsets = parallel.broadcast(run.trajectories.append(rollouts))
+    with run.timer("training"):
+        before = set(buffer)
+        metrics = rollout_metrics(rollouts) | group_metrics(groups, buffer) | player.metrics()
+        update_buffer(buffer, groups, {id(t): offset for t, offset in zip(rollouts, offsets, strict=True)}, args)
+        metrics["replay/inserted"] = len(set(buffer) - before)
+        learner.mastered += sum(g.entry is not None and g.entry.mastered >= args.mastery_groups for g in groups)
+        metrics["replay/mastered"] = learner.mastered
+        if args.algorithm != "rft":
+            set_advantages(groups, learner, args)
+            metrics |= update_actor(learner, groups, player, args)
+        if learner.critic is not None:
+            metrics["losses/critic_loss"] = update_critic(learner, groups, args)
+    player.version += 1
+    player.publish(learner.actor)
+    names = ["rollout/reward", "groups/all_zero", "groups/entropy", "replay/buffer_size", "replay/suffix_mean"]
+    if learner.iteration % args.eval_every == 0 and args.algorithm != "rft":
+        metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
+        run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names, "eval/success")
+    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+    run.log(metrics, player.steps)
+    if learner.iteration % args.save_every == 0:
+        save(learner, buffer, player)
+
+
+def evaluate(player, tasks, name, iteration, args):
+    """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
+    trajectories = player.play(tasks, args.eval_temperature, 1234, name, iteration)
+    player.run.trajectories.append(trajectories)
+    return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def main(args):
+    if args.micro_batch_tokens < 1:
+        raise UsageError("--micro-batch-tokens must be positive")
+    if args.engine and not args.lora_rank:
+        raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
+    if args.engine and args.lockstep:
+        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    if args.group_size < 2 and args.algorithm in ("grpo", "rloo"):
+        raise UsageError(
+            f"--group-size {args.group_size}: {args.algorithm} compares the rollouts of a group, 2 or more"
+        )
+    if not 0 <= args.p_replay <= 1 or not 0 <= args.rho_low <= args.rho_high <= 1 or not 0 < args.smoothing <= 1:
+        raise UsageError("--p-replay, --rho-low, --rho-high and --smoothing are shares: 0 to 1, low before high")
+    if args.k_min < 1 or args.k_step < 1:
+        raise UsageError("--k-min and --k-step must be at least 1")
+    if args.demos and not Path(args.demos).is_file():
+        raise UsageError(f"--demos {args.demos}: no such file")
+    parallel.start()
+    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
+    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
+        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
+    env = make_env(args, learner.tokenizer)
+    chat = is_chat(learner.tokenizer, args.prompt_format)
+    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
+
+        def prompt(instruction, steps, obs):
+            options = args.prompt_format, args.env_id, args.history_length, args.history_tokens
+            return agent_prompt(learner.tokenizer, instruction, steps, obs, *options)
+
+        buffer = {}
+        player = Player(
+            env,
+            learner.actor,
+            learner.tokenizer,
+            prompt,
+            run,
+            runner,
+            num_envs=args.num_envs,
+            max_new_tokens=args.max_new_tokens,
+            lockstep=args.lockstep,
+            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
+            read_action=read_action,
+            write_action=lambda action, thought: write_action(action, thought, chat),
+        )
+        try:
+            train(args, env, run, player, learner, buffer)
+        except (KeyboardInterrupt, TooManyFaults):
+            if run.latest() is None:
+                save(learner, buffer, player)
+            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
+            raise
+        finally:
+            runner.run(env.close())
+
+
+def make_env(args, tokenizer):
+    """The environment, with what only web pages need."""
+    if args.env_id in ("webshop", "alfworld"):
+        chat = is_chat(tokenizer, args.prompt_format)
+        return envs.make(args.env_id, data_dir=args.data_dir, format="original" if chat else "compact")
+    if args.data_dir:
+        raise UsageError(f"--data-dir: {args.env_id} has no files of its own")
+    return envs.make(
+        args.env_id,
+        page_tokens=args.page_tokens,
+        count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
+        screenshots=args.screenshots,
+        port=args.port,
+    )
+
+
+def train(args, env, run, player, learner, buffer):
+    """Fine-tuning, the iterations, and the evaluations around them."""
+    torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        llm.use_threads(args.cpu_threads)
+    train_tasks = env.tasks("train")
+    eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    run.say(f"run folder {run.path}")
+    if run.resumed:
+        restore(learner, buffer, player, args)
+    if learner.iteration < 0:
+        start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+    while args.algorithm != "sft" and not finished(learner, player, args):
+        run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
+    if args.algorithm == "rft":
+        rejection_fine_tune(learner, player, args)
+    after, metrics = evaluate(player, test_tasks, "test after", learner.iteration, args)
+    run.log({**metrics, "charts/iteration": learner.iteration}, player.steps)
+    save(learner, buffer, player)
+    run.summary([t for t in run.trajectories if t.policy == "test before"], after)
+    if parallel.is_main():
+        if "test_after/score" in metrics:
+            print(f"Task score  {metrics['test_after/score']:.3f}")
+        print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
+        print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+
+
+def finished(learner, player, args):
+    return learner.iteration >= args.iterations or (args.total_steps and player.steps >= args.total_steps)
+
+
+def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
+    """Supervised fine-tuning on a few demonstrations, and what the start can do."""
+    run, metrics = player.run, {}
+    if args.sft:
+        if args.demos:
+            demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
+        else:
+            demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
+        if not demos:
+            raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or --no-sft")
+        run.trajectories.append(demos)
+        run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
+        with run.timer("training"):
+            metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
+    player.publish(learner.actor)
+    _, tested = evaluate(player, test_tasks, "test before", 0, args)
+    run.report("start", tested, "test_before/success", "test_before/score")
+    make_learner(learner, args)
+    learner.iteration = 0
+    run.log({**metrics, **tested, "charts/iteration": 0}, player.steps)
+    save(learner, buffer, player)
+
+
+def rejection_fine_tune(learner, player, args):
+    """RFT: fine-tuning on the demonstrations and on every success of the run's rollouts."""
+    good = [
+        t for t in player.run.trajectories if t.policy in ("oracle", "demo") or (t.policy == "rollouts" and t.reward)
+    ]
+    with player.run.timer("training"):
+        loss = fine_tune(learner.actor, learner.tokenizer, good, args)
+    player.version += 1
+    player.publish(learner.actor)
+    player.run.log({"losses/sft_loss": loss, "charts/iteration": learner.iteration}, player.steps)
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))
