@@ -57,13 +57,26 @@ def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. "site:tasks.json": the tasks of a file
-    on any web site, see envs/site.py. Raises UsageError for an unknown name.
+    on any web site, see envs/site.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages":
+    WebShop in the browser. Raises UsageError for an unknown name.
     """
     if env_id.startswith("site:"):
         from envs.site import Site
 
         options.pop("port", None)  # of a server that we start
         return Site(env_id.removeprefix("site:"), **options)
+    if env_id == "webshop":
+        from envs.webshop import WebShop
+
+        return WebShop(**options)
+    if env_id == "webshop-pages":
+        from envs.webshop.pages import WebShopPages
+
+        return WebShopPages(**options)
+    if env_id == "alfworld":
+        from envs.alfworld import ALFWorld
+
+        return ALFWorld(**options)
     name, _, part = env_id.partition("/")
     if name == "arena":
         from envs.arena import SITES, Arena
@@ -73,7 +86,7 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +)")
-    known = "arena (or arena/shop, arena/forum) and site:FILE"
+    known = "arena (or arena/shop, arena/forum), webshop, webshop-pages, alfworld and site:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

@@ -111,7 +111,9 @@ class TextEnv:
         """The action text of an oracle's move on this observation, the slot's last, in the slot's format; raises
         LookupError if it is not admissible."""
         words = move.action.removeprefix("search[").removesuffix("]") if move.action.startswith("search[") else None
-        places = [i for i, action in enumerate(obs["actions"]) if action == move.action or (words and "<" in action)]
+        places = [
+            i for i, action in enumerate(obs["actions"]) if action == move.action or (words and "<your " in action)
+        ]
         if not places:
             raise LookupError(f"{move.action} is not admissible")
         if self.format != "compact":
