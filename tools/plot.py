@@ -1,4 +1,5 @@
-"""Plots of one run or several: success by phase and by site, the judge, losses, and where the time went.
+"""Plots of one run or several: success by phase and by site, the judge, groups and replay, losses, and where the time
+went.
 
     python tools/plot.py runs/RUN                        # PNG files in runs/RUN/plots
     python tools/plot.py runs/A runs/B runs/C --out plots    # and a table of their results in plots/results.md
@@ -34,7 +35,7 @@ class Args:
     out: str = ""
     """folder to write to; empty: plots/ in the first run's folder"""
     x: Literal["phase", "steps"] = "phase"
-    """horizontal axis: phases, or environment steps of training"""
+    """horizontal axis: phases (iterations), or environment steps of training"""
 
 
 @dataclass
@@ -74,17 +75,33 @@ def load(runs: tuple[str, ...]) -> list[Group]:
 
 
 def values(rows: list[dict], name: str, x: str) -> dict[float, float]:
-    """A metric of one run by phase or step; where a phase has several rows the last one counts."""
-    axis = "charts/phase" if x == "phase" else "global_step"
-    points = {row[axis]: row[name] for row in rows if row.get(axis) is not None and row.get(name) is not None}
-    return {
-        at: value for at, value in sorted(points.items()) if isinstance(value, int | float) and math.isfinite(value)
-    }
+    """A metric of one run by phase (iteration) or step; where a phase has several rows the last one counts."""
+    axes = ("charts/phase", "charts/iteration") if x == "phase" else ("global_step",)
+    points = {}
+    for row in rows:
+        at = next((row[axis] for axis in axes if row.get(axis) is not None), None)
+        if at is not None and isinstance(row.get(name), int | float) and math.isfinite(row[name]):
+            points[at] = row[name]
+    return dict(sorted(points.items()))
+
+
+def on_grid(points: dict[float, float], grid: list[float]) -> dict[float, float]:
+    """A curve at the grid's points that lie within it, by linear interpolation."""
+    import numpy as np
+
+    inside = [at for at in grid if points and min(points) <= at <= max(points)]
+    return dict(zip(inside, np.interp(inside, list(points), list(points.values())).tolist()))
+
+
+GRID = 40  # points of a curve over several runs whose batches end at different steps
 
 
 def curve(group: Group, name: str, x: str) -> dict[float, Interval]:
     """Mean and interval over the group's runs at every point; over tasks where there is one run and it logged that."""
     runs = [values(rows, name, x) for rows in group.rows]
+    if x == "steps" and len({tuple(run) for run in runs}) > 1:
+        last_step = max(at for run in runs for at in [0, *run])
+        runs = [on_grid(run, [last_step * i / GRID for i in range(GRID + 1)]) for run in runs]
     points = {at: mean_ci([run[at] for run in runs if at in run]) for at in sorted(set().union(*runs))}
     prefix = name.rpartition("/")[0]
     if len(runs) == 1 and name.endswith("/success"):
@@ -114,7 +131,7 @@ def draw(axes, group: Group, name: str, x: str, label: str, colour: str, **style
 
 
 def axis_label(x: str) -> str:
-    return "phase" if x == "phase" else "environment steps"
+    return "phase or iteration" if x == "phase" else "environment steps"
 
 
 def success(groups: list[Group], x: str, plt):
@@ -148,6 +165,14 @@ def judge(groups: list[Group], x: str, plt):
     wanted = ("accuracy", "balanced_accuracy", "precision", "recall", "auc", "base_rate")
     names = [name for name in metric_names(groups, "orm/") if name.rpartition("/")[2] in wanted]
     return panels(groups, names, x, plt, "The judge against the true verdict, fresh rollouts", (0, 1.02))
+
+
+def rollout_groups(groups: list[Group], x: str, plt):
+    """What the groups of rollouts were like, and the replay's suffixes."""
+    names = metric_names(groups, "groups/")
+    wanted = ("success", "suffix_mean", "suffix_share", "buffer_size", "mastered")
+    names += [name for name in metric_names(groups, "replay/") if names and name.partition("/")[2] in wanted]
+    return panels(groups, names, x, plt, "Groups of rollouts, and replay", None)
 
 
 def losses(groups: list[Group], x: str, plt):
@@ -291,7 +316,14 @@ def write(args: Args) -> list[Path]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"cannot write to {out}: {error.strerror}") from error
-    plots = {"success": success, "sites": sites, "judge": judge, "losses": losses, "time": time_breakdown}
+    plots = {
+        "success": success,
+        "sites": sites,
+        "judge": judge,
+        "groups": rollout_groups,
+        "losses": losses,
+        "time": time_breakdown,
+    }
     files = []
     for name, plot in plots.items():
         figure = plot(groups, args.x, plt)
