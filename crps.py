@@ -151,6 +151,9 @@ class Args:
     adam_eps: float = 1e-8
     """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
     are"""
+    train_embeddings: bool = True
+    """train the embeddings, too, in reinforcement learning; off: those of words that no rollout shows stay in tune with
+    the rest (where they are the head as well, it stays the same)"""
     gamma: float = 1.0
     """ppo: discount"""
     gae_lambda: float = 0.95
@@ -461,6 +464,8 @@ def base_model(args):
 def make_learner(learner, args):
     """Before the first iteration: critic and reference from the SFT model, each where the flags want one, and the
     optimisers (the actor's is not the fine-tuning's)."""
+    if not args.train_embeddings:
+        learner.actor.get_input_embeddings().requires_grad_(False)
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
     if args.algorithm == "ppo":
         learner.critic = make_critic(learner.actor)

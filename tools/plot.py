@@ -99,7 +99,7 @@ GRID = 40  # points of a curve over several runs whose batches end at different 
 def curve(group: Group, name: str, x: str) -> dict[float, Interval]:
     """Mean and interval over the group's runs at every point; over tasks where there is one run and it logged that."""
     runs = [values(rows, name, x) for rows in group.rows]
-    if x == "steps" and len({tuple(run) for run in runs}) > 1:
+    if x == "steps" and set().union(*runs) != set(max(runs, key=len)):
         last_step = max(at for run in runs for at in [0, *run])
         runs = [on_grid(run, [last_step * i / GRID for i in range(GRID + 1)]) for run in runs]
     points = {at: mean_ci([run[at] for run in runs if at in run]) for at in sorted(set().union(*runs))}
