@@ -312,12 +312,14 @@ def group_entropy(successes, size):
 @dataclass
 class Entry:
     """Eq. 5: a task and a trajectory that solved it. `offset` is where the run's trajectories.jsonl has it; `mastered`
-    counts the last groups of the whole trajectory that nearly all succeeded."""
+    counts the last groups of the whole trajectory that nearly all succeeded, `extreme` the last groups outside the
+    controller's band."""
 
     trajectory: Trajectory
     offset: int
     controller: SuffixController
     mastered: int = 0
+    extreme: int = 0
 
 
 @dataclass
@@ -364,13 +366,18 @@ def draw_groups(buffer, train_tasks, rng, args):
 
 def update_buffer(buffer, groups, offsets, args):
     """Insertion (Eq. 7), the controllers (Eq. 11, 12) and mastery removal, after the groups were played. `offsets`:
-    by id, where the run's file has a trajectory."""
+    by id, where the run's file has a trajectory. Returns how many groups each task took to come back into the band
+    that did so now (the convergence steps of appendix E)."""
+    converged = []
     for group in groups:
         entry = group.entry
         if entry is not None:
             whole = group.suffix >= entry.controller.length
             entry.controller.update(group.accuracy)
             entry.mastered = entry.mastered + 1 if whole and group.accuracy >= args.mastery_rate else 0
+            inside = args.rho_low <= entry.controller.rate <= args.rho_high
+            converged += [entry.extreme] if inside and entry.extreme else []
+            entry.extreme = 0 if inside else entry.extreme + 1
             if entry.mastered >= args.mastery_groups:
                 buffer.pop(group.task.task_id, None)
         elif group.successes and group.accuracy <= args.alpha_max and group.task.task_id not in buffer:
@@ -378,6 +385,7 @@ def update_buffer(buffer, groups, offsets, args):
             buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], make_controller(group, trace, args))
             if len(buffer) > args.buffer_size:
                 del buffer[next(iter(buffer))]
+    return converged
 
 
 def make_controller(group, trace, args):
@@ -423,7 +431,7 @@ def save(learner, buffer, player):
             weights[name] = [fsdp.to_save(network), learner.tokenizer]
         if optimizer is not None:
             states[name] = fsdp.optimizer_state(optimizer)
-    entries = [[e.offset, e.mastered, vars(e.controller)] for e in buffer.values()]
+    entries = [[e.offset, e.mastered, e.extreme, vars(e.controller)] for e in buffer.values()]
     counts = {name: getattr(learner, name) for name in ("iteration", "updates", "mastered")}
     state = {"counts": counts, "player": player.state(), "buffer": entries}
     player.run.save_checkpoint(player.steps, weights, states, state)
@@ -446,11 +454,11 @@ def restore(learner, buffer, player, args):
             llm.load_trained(network, checkpoint.folder(name))
         if optimizer is not None:
             fsdp.load_optimizer(optimizer, tensors[name])
-    for offset, mastered, controller in state["buffer"]:
+    for offset, mastered, extreme, controller in state["buffer"]:
         trace = run.trajectories.read(offset)
         restored = SuffixController(controller["k"], controller["length"])
         vars(restored).update(controller)
-        buffer[trace.task.task_id] = Entry(trace, offset, restored, mastered)
+        buffer[trace.task.task_id] = Entry(trace, offset, restored, mastered, extreme)
     player.set_state(state["player"])
     player.publish(learner.actor)
     learner.rng.setstate(tensors["rng"])
@@ -866,7 +874,11 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     with run.timer("training"):
         before = set(buffer)
         metrics = rollout_metrics(rollouts) | group_metrics(groups, buffer) | player.metrics()
-        update_buffer(buffer, groups, {id(t): offset for t, offset in zip(rollouts, offsets, strict=True)}, args)
+        where = {id(t): offset for t, offset in zip(rollouts, offsets, strict=True)}
+        converged = update_buffer(buffer, groups, where, args)
+        if converged:
+            metrics["replay/convergence_steps"] = sum(converged) / len(converged)
+            metrics["replay/converged"] = len(converged)
         metrics["replay/inserted"] = len(set(buffer) - before)
         learner.mastered += sum(g.entry is not None and g.entry.mastered >= args.mastery_groups for g in groups)
         metrics["replay/mastered"] = learner.mastered

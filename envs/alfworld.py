@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.errors import EnvFault, UsageError
 from envs import Task, alfworld_games
-from envs.alfworld_engine import LOCK, Game, engine, guarded
+from envs.alfworld_engine import LOCK, Game, engine, guarded, limited_plan
 from envs.alfworld_games import TYPES
 from envs.text import Move, TextEnv
 
@@ -79,14 +79,15 @@ class ALFWorld(TextEnv):
         chosen = self.expert
         if chosen == "mixed":
             chosen = EXPERTS[zlib.crc32(task.task_id.encode()) % 2]
-        actions = record[chosen] or record["handcoded"] or record["planner"]
+        actions = (record["handcoded"] if chosen == "handcoded" else None) or self.planner(task) or record["handcoded"]
         if not actions:
             raise UsageError(f"{task.task_id}: ALFWorld's experts do not solve it in {MAX_STEPS} steps")
         return [Move(action, thought) for action, thought in zip(actions, thoughts(actions, record["goal"]))]
 
     def planner(self, task):
-        """The actions of the engine's planner, which knows where everything is; [] where it finds none."""
-        return list(self._shared.record(task)["planner"])
+        """The actions of the engine's planner, which knows where everything is; [] where it finds none in 30 seconds
+        (it may in rooms of full size with two objects to bring)."""
+        return self._shared.plan(task)
 
     def vary(self, task, rng):
         raise UsageError("nothing varies ALFWorld's instructions: --generator URL or --no-curriculum")
@@ -162,31 +163,39 @@ class Shared:
             return self.open[key]
 
     def record(self, task):
-        """{"attempt", "handcoded", "planner", "goal"}: how the game is made, and its solutions. Found once, then read.
-
-        A generated game is made anew until the hand-coded expert solves it in MAX_STEPS.
+        """{"attempt", "handcoded", "planner", "goal"}: how the game is made, and its solutions (None: not looked for
+        yet). Found once, then read. A generated game is made anew until the hand-coded expert solves it in MAX_STEPS.
         """
         with LOCK:
             key = _key(task)
             if key not in self.records:
-                path = self.cache / f"{self._name(task)}.json"
                 try:
-                    self.records[key] = json.loads(path.read_text())
+                    self.records[key] = json.loads(self._path(task).read_text())
                 except (OSError, ValueError):
                     self.records[key] = self._solve(task)
-                    _write(path, self.records[key])
+                    _write(self._path(task), self.records[key])
             return self.records[key]
 
     def _solve(self, task):
+        small = task.config.get("size") == "small"  # elsewhere the planner can take hours and all memory
         for attempt in range(1 if self.folder else ATTEMPTS):
-            *game, goal = self._files(task, attempt)
-            game = Game(*game, plans=True)
-            solved, planner = expert(game, goal, task.seed), game.plan()
-            planner = planner if len(planner) <= MAX_STEPS else []
-            if (solved and planner) or self.folder:
+            *files, goal = self._files(task, attempt)
+            game = Game(*files, plans=small)
+            record = {"attempt": attempt, "handcoded": expert(game, goal, task.seed), "goal": goal}
+            record["planner"] = game.plan() if small else None
+            if self.folder or (record["handcoded"] and record["planner"] != []):
                 self._keep(_key(task), game)
-                return {"attempt": attempt, "handcoded": solved, "planner": planner, "goal": goal}
+                return record
         raise UsageError(f"{task.task_id}: the expert solves none of the {ATTEMPTS} rooms that were made for it")
+
+    def plan(self, task):
+        """The planner's actions, [] if there are none; looked for once."""
+        with LOCK:
+            record = self.record(task)
+            if record["planner"] is None:
+                record["planner"] = limited_plan(*self._files(task, record["attempt"])[:3])
+                _write(self._path(task), record)
+            return list(record["planner"]) if len(record["planner"]) <= MAX_STEPS else []
 
     def _keep(self, key, game):
         self.open[key] = game
@@ -207,11 +216,11 @@ class Shared:
         grammar = engine().grammar.replace("UNKNOWN GOAL", game["sentence"])
         return engine().domain, grammar, alfworld_games.problem(game, attempt), goal
 
-    def _name(self, task):
-        """The cache's name of a game: another version, or another file of the same name, is another game."""
+    def _path(self, task):
+        """The game's place in the cache: another version, or another file of the same name, is another game."""
         made_from = (self.folder / task.config["file"]).read_text() if self.folder else alfworld_games.GENERATOR
         text = json.dumps([engine().versions, MAX_STEPS, task.config, task.seed, made_from], sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:24]
+        return self.cache / f"{hashlib.sha256(text.encode()).hexdigest()[:24]}.json"
 
 
 def expert(game, goal, seed):

@@ -7,8 +7,10 @@ What the engine does depends on nothing but the state and the command, so every 
 import contextlib
 import copy
 import functools
+import json
 import random
 import re
+import subprocess
 import sys
 import threading
 import types
@@ -24,6 +26,7 @@ BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 NOTHING = "Nothing happens."
 HIDDEN = "help"  # a list of verbs; the engine offers it in every state, and does it if asked
 MAX_STATES = 4000  # known states of a game (about 5 KB each); past that it learns anew
+PLAN_SECONDS, PLAN_BYTES = 30, 4 << 30
 LOCK = threading.RLock()  # the translator and the parsers have global state
 
 
@@ -179,7 +182,7 @@ class Game:
         return edge
 
     def plan(self):
-        """The planner's commands from the start."""
+        """The planner's commands from the start. In large rooms it can take hours: see `limited_plan`."""
         with guarded("planning"):
             self._go(())
             return self.state.replan(self.entities)
@@ -273,6 +276,25 @@ class Game:
             facts[opposite.signature] -= {opposite}
             facts[fact.signature] |= {fact}
         return facts
+
+
+def limited_plan(domain, grammar, problem):
+    """`Game.plan()` in a process of its own, with PLAN_SECONDS and PLAN_BYTES to use; [] if that is not enough."""
+    code = (
+        "import json, resource, sys; from envs.alfworld_engine import Game, PLAN_BYTES, PLAN_SECONDS\n"
+        "game = Game(*json.load(sys.stdin), plans=True)\n"
+        "used = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]))\n"
+        "resource.setrlimit(resource.RLIMIT_CPU, (used + PLAN_SECONDS,) * 2)\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (PLAN_BYTES,) * 2)\n"
+        "print(json.dumps(game.plan()))"
+    )
+    files, folder = json.dumps([domain, grammar, problem]), Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], input=files, capture_output=True, text=True, cwd=folder)
+    if done.returncode < 0 or done.returncode in (22, 23):  # killed; the planner's own codes for memory and time
+        return []
+    if done.returncode:
+        raise EnvFault(f"ALFWorld's planner: {done.stderr.strip()[-500:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _predicates(task, grammar):

@@ -167,7 +167,7 @@ def make_args(**changes):
 
 def update(buffer, groups, **changes):
     offsets = {id(t): 100 + i for i, t in enumerate(t for group in groups for t in group.rollouts)}
-    crps.update_buffer(buffer, groups, offsets, make_args(**changes))
+    return crps.update_buffer(buffer, groups, offsets, make_args(**changes))
 
 
 def test_only_successes_of_groups_that_also_fail_are_kept():
@@ -199,6 +199,17 @@ def test_a_replay_group_moves_its_own_controller_and_is_not_inserted_again():
     assert (first.controller.k, second.controller.k, first.trajectory) == (before[0] + 2, before[1], before[2])
     update(buffer, [group_of(1, [0.0] * 8, first, suffix=3)])
     assert first.controller.k == before[0]
+
+
+def test_convergence_steps_are_the_groups_outside_the_band():
+    buffer = {}
+    update(buffer, [group_of(1, [1.0, 0.0], steps=12)])
+    entry = buffer["t1"]
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == []  # it was never outside
+    for _ in range(3):
+        assert update(buffer, [group_of(1, [0.0] * 8, entry, 3)]) == []
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == [3]
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == []
 
 
 def test_mastery_takes_two_groups_of_the_whole_trajectory():
@@ -424,23 +435,42 @@ def test_an_answer_gives_its_action_back():
     assert crps.read_action("nothing of the kind") == "nothing of the kind"
 
 
-def observation(text, actions):
+def observation(text, actions=()):
     return {"text": text, "error": "", "actions": actions, "url": ""}
 
 
-def test_the_plain_prompt_says_what_the_paper_s_does():
+def test_the_plain_prompt_has_the_last_two_steps():
     _, tokenizer = llm.load("assets/tiny")
     steps = episode(1, 3, 0.0).steps
     for i, step in enumerate(steps):
         step.observation = f"page {i} " + "and so on " * 20
-    obs = observation("red lamp $4 [b0417]", ("click[b0417]", "search[<your query>]", "go to cabinet 1"))
+    obs = observation('"red lamp $4" link [1]')
     text = tokenizer.decode(crps.agent_prompt(tokenizer, "buy a lamp", steps, obs, history_tokens=6))
     assert text == (
-        "Task Instruction: buy a lamp\nAction History:\npage 1 and\n> click[1]\npage 2 and\n"
-        "> click[2]\n3\nred lamp $4 [b0417]\nActions:\ngo to cabinet 1\nAction:\n"
+        "Task Instruction: buy a lamp\nAction History:\npage 1 and\n> click[1]\npage 2 and\n> click[2]\n"
+        'text "step 4"\n"red lamp $4" link [1]\nAction:\n'
     )
     without = tokenizer.decode(crps.agent_prompt(tokenizer, "buy a lamp", steps, obs, history_length=0))
-    assert "click[" not in without.split("Actions:")[0]
+    assert "click[" not in without
+
+
+@pytest.mark.parametrize("env_id, words", [
+    ("webshop", ("WebShop e-commerce environment", "which admissible action best advances the shopping goal")),
+    ("alfworld", ("ALFRED Embodied Environment", "'click[red]',\n'click[buy now]'")),
+    ("arena", ("operates a web browser", "do(action=")),
+])  # fmt: skip
+def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
+    _, tokenizer = llm.load("assets/tiny")
+    seen = []
+    monkeypatch.setattr(llm, "chat_prompt", lambda tokenizer, system, user: seen.append(user))
+    steps = episode(1, 3, 0.0).steps
+    steps[2].action = "<think>so it is</think><action>click[blue]</action>"
+    obs = observation("it is [SEP] here", ("click[red]", "click[buy now]")) | {"error": "not that"}
+    crps.agent_prompt(tokenizer, "buy a lamp", steps, obs, "chat", env_id)
+    for word in (*words, "buy a lamp", "already taken 3 step(s)", "most recent 2 observations", "now at step 4",
+                 "Action 3: 'click[blue]'", "it is [SEP] here\nerror \"not that\"", "<think> </think>"):  # fmt: skip
+        assert word in seen[0], word
+    assert "so it is" not in seen[0] and "{" not in seen[0]
 
 
 def test_wrong_flags_are_one_line():

@@ -74,24 +74,49 @@ class World:
         return reward.reward(product, goal, product.price, chosen, self.nouns)
 
     def oracle(self, goal):
-        """The moves that earn the whole reward: the first product in the order of the results that can. Raises
-        LookupError where none of them can."""
-        fits = (
-            (query, rank, asin, self._choose(goal, asin))
-            for query in _queries(goal)
-            for rank, asin in enumerate(self.shop.search(query))
-        )
-        query, rank, asin, chosen = next((fit for fit in fits if fit[3] is not None), ("", 0, "", ()))
-        if not asin:
-            raise LookupError(f"no product is found that earns the whole reward: {goal['instruction_text']}")
-        product = self.shop.products[asin]
-        moves = [Move(f"search[{query}]", goal["query"])]
-        moves += [Move(f"click[{engine.NEXT}]", "next")] * (rank // engine.ROWS)
-        moves.append(Move(f"click[{asin.lower()}]", engine.describe(product)))
-        for kind, attribute in _looks(product, goal["attributes"]):
-            moves += [Move(f"click[{kind}]", attribute), Move(f"click[{engine.PREV}]", "back")]
-        moves += [Move(f"click[{value}]", f"{name} {value}") for name, value in chosen]
-        return [*moves, Move(f"click[{engine.BUY}]", "buy")]
+        """The moves of a shopper who sees what the pages show, and earns the whole reward: opens the results that look
+        as good as the one it ends with, in their order, looks up what a title does not say, goes back where something
+        is missing. Where this takes more than MAX_STEPS the first of them are passed over. Raises LookupError where no
+        result earns the whole reward."""
+        query, rank, chosen = self._find(goal)
+        results = [self.shop.products[asin] for asin in self.shop.search(query)[: rank + 1]]
+        least = _promise(results[-1], goal)
+        tries = [i for i, product in enumerate(results[:-1]) if _promise(product, goal) >= least]
+        while True:
+            moves = [Move(f"search[{query}]", goal["query"])]
+            page = 0
+            for place in [*tries, rank]:
+                moves += [Move(f"click[{engine.NEXT}]", "next")] * (place // engine.ROWS - page)
+                page = place // engine.ROWS
+                moves += self._look_at(results[place], goal, last=place == rank)
+            moves += [Move(f"click[{value}]", f"{name} {value}") for name, value in chosen]
+            moves.append(Move(f"click[{engine.BUY}]", "buy"))
+            if len(moves) <= MAX_STEPS or not tries:
+                return moves
+            tries = tries[1:]
+
+    def _find(self, goal):
+        """(query, rank, options) of the first result that earns the whole reward."""
+        for query in _queries(goal):
+            for rank, asin in enumerate(self.shop.search(query)):
+                chosen = self._choose(goal, asin)
+                if chosen is not None:
+                    return query, rank, chosen
+        raise LookupError(f"no product is found that earns the whole reward: {goal['instruction_text']}")
+
+    def _look_at(self, product, goal, last):
+        """Moves that open a product and look up what the title does not say; and, unless it is the last, go back."""
+        back = Move(f"click[{engine.PREV}]", "back")
+        moves = [Move(f"click[{product.asin.lower()}]", engine.describe(product))]
+        values = [value for values in product.options.values() for value in values]
+        offered = all(reward.option_matches(values, [wanted]) for wanted in reward.wanted_options(goal["goal_options"]))
+        missing = [a for a in goal["attributes"] if a not in product.title.lower()] if offered else []
+        said = {"features": " ".join(product.bullets).lower(), "description": product.description.lower()}
+        for kind, text in said.items():
+            if missing:
+                moves += [Move(f"click[{kind}]", missing[0]), back]
+                missing = [attribute for attribute in missing if attribute not in text]
+        return moves if last else [*moves, back]
 
     def _choose(self, goal, asin):
         """Options of a product that earn the whole reward, pairs of name and value; None if there are none."""
@@ -117,15 +142,12 @@ def _queries(goal):
     return " ".join([*goal["attributes"], goal["query"]]).lower(), goal["name"].lower()
 
 
-def _looks(product, attributes):
-    """Where a shopper would look for what the title does not say: pairs of sub page and attribute."""
-    for attribute in attributes:
-        if attribute in product.title.lower():
-            continue
-        if any(attribute in bullet.lower() for bullet in product.bullets):
-            yield "features", attribute
-        elif attribute in product.description.lower():
-            yield "description", attribute
+def _promise(product, goal):
+    """How good a result looks in the list: wanted attributes in its title; -1 for another thing, or too dear a one."""
+    title = product.title.lower()
+    if goal["query"].lower() not in title or product.price > goal["price_upper"]:
+        return -1
+    return sum(attribute in title for attribute in goal["attributes"])
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,91 @@
+"""crps.py from end to end on the embedded WebShop: it learns, goes on after a kill bit for bit, and takes bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_resume import KILLER
+
+from common import checkpoint
+from common.replay import TrajectoryStore
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 4 --eval-tasks 4 --test-tasks 6
+--eval-every 2 --save-every 1 --max-new-tokens 28 --iterations 4 --total-steps 0 --p-replay 0.5 --lockstep""".split()
+
+
+def run_crps(runs_dir, *flags, kill=None, code=0):
+    """`crps.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
+    script = ["-c", KILLER.replace("webrl.py", "crps.py"), *map(str, kill), "crps.py"] if kill else ["crps.py"]
+    command = [sys.executable, *script, "--runs-dir", str(runs_dir), *map(str, flags)]
+    environment = os.environ | {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == (-signal.SIGKILL if kill else code), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def metrics(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+@pytest.fixture(scope="module")
+def actor(tmp_path_factory):
+    """A policy that succeeds now and then: fine-tuned on demonstrations."""
+    folder = tmp_path_factory.mktemp("sft")
+    small = "--algorithm sft --num-demos 128 --sft-epochs 3 --test-tasks 1 --max-new-tokens 28 --cpu-threads 2".split()
+    run_crps(folder, *small)
+    (run,) = folder.iterdir()
+    return checkpoint.latest(run).folder("actor")
+
+
+def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor):
+    flags = [*SMALL, "--no-sft", "--model-id", actor]
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    output = run_crps(whole, *flags)
+    for part in ("Test success", "Task score", "Episodes", "Plots"):
+        assert part in output
+    for kill, iteration in (
+        (("common.rollout", "play_until_sound", 6 + 9), 0),  # the first batch
+        (("common.llm", "gradient_step", 1), 0),  # its update
+        (("common.checkpoint", "save", 3), 2),  # the third batch is done but not saved
+    ):
+        run_crps(cut, *flags, "--resume", "auto", kill=kill)
+        (run,) = cut.iterdir()
+        assert checkpoint.latest(run).state["counts"]["iteration"] == iteration
+    run_crps(cut, *flags, "--resume", "auto")
+    (expected,) = whole.iterdir()
+    assert metrics(run) == metrics(expected)
+    ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
+    assert ours.read_bytes() == theirs.read_bytes()
+    rows = metrics(expected)
+    assert [row["charts/iteration"] for row in rows] == ["0", "1", "2", "3", "4", "4"]
+    stored = list(TrajectoryStore(expected / "trajectories.jsonl"))
+    assert stored == list(TrajectoryStore(run / "trajectories.jsonl"))
+    replayed = [t for t in stored if t.prefix]
+    assert replayed, "no replay group in this run: choose another seed"
+    by_task = {}
+    for t in stored:
+        by_task.setdefault(t.task.task_id, []).append(t)
+    for t in replayed:  # every prefix is the beginning of a success that was stored before
+        sources = [s for s in by_task[t.task.task_id] if s.reward == 1.0 and s.steps[: t.prefix] == t.steps[: t.prefix]]
+        assert any(s is not t for s in sources)
+        assert t.steps[t.prefix].hash == sources[0].steps[t.prefix].hash
+    steps = sum(len(t.steps) - t.prefix for t in stored if t.policy == "rollouts")
+    assert int(rows[-1]["global_step"]) == steps  # restored steps are not interactions
+
+
+def test_wrong_input_is_one_line(tmp_path):
+    for flags, message in (
+        (["--group-size", "1"], "--group-size 1"),
+        (["--env-id", "arena", "--data-dir", "x"], "--data-dir: arena"),
+        (["--data-dir", "nowhere"], "nowhere"),
+        (["--p-replay", "2"], "--p-replay"),
+        (["--engine", "http://x"], "--engine needs --lora-rank"),
+    ):
+        output = run_crps(tmp_path, *flags, code=2).strip().splitlines()
+        assert len(output) == 1 and message in output[0], output
