@@ -203,6 +203,8 @@ class Args:
     """tasks of the eval split (verl-agent: 128)"""
     test_tasks: int = 500
     """tasks of the test split played at the start and at the end (WebShop has 500)"""
+    test_before: bool = True
+    """play them at the start, too"""
     eval_temperature: float = 0.4
     """sampling temperature of evaluations (verl-agent: 0.4); 0: greedy"""
     save_every: int = 5
@@ -900,10 +902,15 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
 
 
 def evaluate(player, tasks, name, iteration, args):
-    """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
+    """Episodes at seeds that are the same for every run: (trajectories, metrics, by kind of task too)."""
     trajectories = player.play(tasks, args.eval_temperature, 1234, name, iteration)
     player.run.trajectories.append(trajectories)
-    return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+    prefix = name.replace(" ", "_")
+    metrics, kinds = evaluation_metrics(trajectories, prefix), {t.task.template for t in trajectories}
+    for kind in sorted(kinds) if len(kinds) <= 8 else []:  # ALFWorld's six, WebShop's numbers of options
+        verdicts = [t.verdict or 0.0 for t in trajectories if t.task.template == kind]
+        metrics[f"{prefix}/kind_{kind.replace(' ', '_')}"] = sum(verdicts) / len(verdicts)
+    return trajectories, metrics
 
 
 def main(args):
@@ -1023,11 +1030,12 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
     player.publish(learner.actor)
-    _, tested = evaluate(player, test_tasks, "test before", 0, args)
-    run.report("start", tested, "test_before/success", "test_before/score")
+    if args.test_before:
+        metrics |= evaluate(player, test_tasks, "test before", 0, args)[1]
+        run.report("start", metrics, "test_before/success", "test_before/score")
     make_learner(learner, args)
     learner.iteration = 0
-    run.log({**metrics, **tested, "charts/iteration": 0}, player.steps)
+    run.log({**metrics, "charts/iteration": 0}, player.steps)
     save(learner, buffer, player)
 
 

@@ -68,8 +68,8 @@ def error_type(trajectory) -> str | None:
 
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
-    requirements, per required steps (of the oracle), the mean length, and the shares of the error types. Metrics by
-    name, `prefix/...`; none without trajectories."""
+    requirements, per required steps (of the oracle), the mean length and graded score, and the shares of the error
+    types. Metrics by name, `prefix/...`; none without trajectories."""
     if not trajectories:
         return {}
 
@@ -81,6 +81,8 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     metrics = {f"{prefix}/success": overall.estimate, f"{prefix}/low": overall.low, f"{prefix}/high": overall.high}
     metrics[f"{prefix}/episodes"] = len(trajectories)
     metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)
+    if all(t.score is not None for t in trajectories):
+        metrics[f"{prefix}/score"] = fmean(t.score for t in trajectories)
     keys = {
         "site": lambda t: t.task.site,
         "requirements": lambda t: t.task.requirements,

@@ -340,13 +340,27 @@ async def test_original_layout(tmp_path, cache):
     assert len(ALFWorld(data_dir=str(folder), games={"train": 2}).tasks("train")) == 2
     for task in tasks:
         assert (await play(env, task, [move.action for move in env.oracle(task)]))[1] == 1.0
-        assert (await play(env, task, env.planner(task)))[1] == 1.0
         assert (await play(env, task, []))[0][0][0].endswith(f"Your task is to: {task.instruction}.")
+    plan = env.planner(tasks[0])  # in a process of its own
+    assert (await play(env, tasks[0], plan))[1] == 1.0
+    assert plan == ALFWorld(data_dir=str(folder), cache_dir=cache).planner(tasks[0])
     with pytest.raises(UsageError, match="valid_seen"):
         env.tasks("eval")
     (folder / "train" / games[0].name / "trial_T1" / "traj_data.json").write_text("{")
     with pytest.raises(UsageError, match=r"traj_data\.json"):
         ALFWorld(data_dir=str(folder), cache_dir=cache).tasks("train")
+
+
+@needs_alfworld
+def test_planner_has_a_limit(env, monkeypatch):
+    task = env.tasks("train")[0]
+    *files, _ = env._shared._files(task, 0)
+    monkeypatch.setattr(alfworld_engine.subprocess, "run", lambda *args, **kw: subprocess.CompletedProcess([], -24))
+    assert alfworld_engine.limited_plan(*files) == []
+    failed = subprocess.CompletedProcess([], 1, stderr="no such thing")
+    monkeypatch.setattr(alfworld_engine.subprocess, "run", lambda *args, **kw: failed)
+    with pytest.raises(EnvFault, match="no such thing"):
+        alfworld_engine.limited_plan(*files)
 
 
 def test_bad_options(tmp_path):
