@@ -1,6 +1,6 @@
 """How fast ALFWorld is: the unmodified engine, the same with memoised parsers, and the environment's slots over `Game`.
 
-    python benchmarks/alfworld.py                 # 5 minutes
+    python benchmarks/alfworld.py                 # 3 minutes
     python benchmarks/alfworld.py --games 1 --steps 10 --sizes small       # to see that it works
 
 Each row is measured in a process of its own, on one game of each type, with a policy that draws admissible actions.

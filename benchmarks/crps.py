@@ -47,9 +47,11 @@ ARMS = {
     "smoothing05": "--smoothing 0.5",
     "smoothing10": "--smoothing 1.0",
 }
-CURVES = """rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero replay/success
+CURVES = """
+rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero replay/success
 replay/suffix_mean replay/suffix_share replay/convergence_steps replay/converged replay/buffer_size replay/mastered
-rollout/restore_mismatches""".split()
+rollout/restore_mismatches
+""".split()
 
 
 @dataclass

@@ -33,8 +33,8 @@ class ALFWorld(TextEnv):
 
     `data_dir`: a folder with ALFWorld's own games ("train", "valid_seen" and "valid_unseen" of json_2.1.1, or the
     folder above it); without it games are generated. `games`: a dict of how many a split has (generated: 300, 60 and
-    120 unless told; the original: the first so many, all unless told). `size` of generated rooms: "small" (about 8 to
-    14 receptacles, 6 to 12 objects) or "full" (the whole floor plan, 25 to 45 objects). `expert`: whose moves `oracle`
+    120 unless told; the original: the first so many, all unless told). `size` of generated rooms: "small" (6 to 14
+    receptacles, 6 to 13 objects) or "full" (the whole floor plan, up to 45 objects). `expert`: whose moves `oracle`
     gives, "handcoded", "planner" or "mixed" (half of the tasks each, by name). `cache_dir`: where found solutions are
     kept (default: cleangui/alfworld in $XDG_CACHE_HOME or ~/.cache). `format` of the page text: see envs/text.py.
     """
