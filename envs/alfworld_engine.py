@@ -185,6 +185,7 @@ class Game:
         """The planner's commands from the start. In large rooms it can take hours: see `limited_plan`."""
         with guarded("planning"):
             self._go(())
+            self.at = None  # after its search
             return self.state.replan(self.entities)
 
     def facts(self, state):
