@@ -575,6 +575,9 @@ Now it's your turn to take an action.
 """ + TAGS.format(more="")
 
 
+TEMPLATES = {"alfworld": ALFWORLD_PROMPT, "webshop": WEBSHOP_PROMPT}
+
+
 def agent_prompt(
     tokenizer, instruction, steps, obs, prompt_format="auto", env_id="webshop", history_length=2, history_tokens=1000
 ):
@@ -583,7 +586,7 @@ def agent_prompt(
     recent = steps[max(0, len(steps) - history_length) :] if history_length else []
     error = f'\nerror "{obs["error"]}"' if obs["error"] else ""
     if is_chat(tokenizer, prompt_format):
-        template = WEBSHOP_PROMPT if env_id == "webshop" else ALFWORLD_PROMPT if env_id == "alfworld" else WEB_PROMPT
+        template = TEMPLATES.get(env_id.partition("/")[0], WEB_PROMPT)
         history = "".join(
             f"\n[Observation {len(steps) - len(recent) + i + 1}: '{cut(tokenizer, s.observation, history_tokens)}', "
             f"Action {len(steps) - len(recent) + i + 1}: '{read_action(s.action)}']"
@@ -970,7 +973,7 @@ def main(args):
 
 def make_env(args, tokenizer):
     """The environment, with what only web pages need."""
-    if args.env_id in ("webshop", "alfworld"):
+    if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
         chat = is_chat(tokenizer, args.prompt_format)
         return envs.make(args.env_id, data_dir=args.data_dir, format="original" if chat else "compact")
     if args.data_dir:

@@ -58,7 +58,7 @@ def make(env_id, **options):
 
     "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. "site:tasks.json": the tasks of a file
     on any web site, see envs/site.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages":
-    WebShop in the browser. Raises UsageError for an unknown name.
+    WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms. Raises UsageError for an unknown name.
     """
     if env_id.startswith("site:"):
         from envs.site import Site
@@ -73,11 +73,11 @@ def make(env_id, **options):
         from envs.webshop.pages import WebShopPages
 
         return WebShopPages(**options)
-    if env_id == "alfworld":
+    name, _, part = env_id.partition("/")
+    if name == "alfworld":
         from envs.alfworld import ALFWorld
 
-        return ALFWorld(**options)
-    name, _, part = env_id.partition("/")
+        return ALFWorld(**options | ({"size": part} if part else {}))
     if name == "arena":
         from envs.arena import SITES, Arena
 

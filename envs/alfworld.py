@@ -33,7 +33,8 @@ class ALFWorld(TextEnv):
 
     `data_dir`: a folder with ALFWorld's own games ("train", "valid_seen" and "valid_unseen" of json_2.1.1, or the
     folder above it); without it games are generated. `games`: a dict of how many a split has (generated: 300, 60 and
-    120 unless told; the original: the first so many, all unless told). `size` of generated rooms: "small" (6 to 14
+    120 unless told; the original: the first so many, all unless told). `size` of generated rooms: "tiny" (5 to 7
+    receptacles, 4 to 6 objects, their names one word to a small model), "small" (6 to 14
     receptacles, 6 to 13 objects) or "full" (the whole floor plan, up to 45 objects). `expert`: whose moves `oracle`
     gives, "handcoded", "planner" or "mixed" (half of the tasks each, by name). `cache_dir`: where found solutions are
     kept (default: cleangui/alfworld in $XDG_CACHE_HOME or ~/.cache). `format` of the page text: see envs/text.py.
@@ -177,7 +178,7 @@ class Shared:
             return self.records[key]
 
     def _solve(self, task):
-        small = task.config.get("size") == "small"  # elsewhere the planner can take hours and all memory
+        small = task.config.get("size") in ("tiny", "small")  # elsewhere the planner can take hours and all memory
         for attempt in range(1 if self.folder else ATTEMPTS):
             *files, goal = self._files(task, attempt)
             game = Game(*files, plans=small)

@@ -22,6 +22,7 @@ from pathlib import Path
 from common.errors import EnvFault, UsageError
 from envs.text import Page
 
+ROOM = "You are in the middle of a room. Looking quickly around you, "
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 NOTHING = "Nothing happens."
 HIDDEN = "help"  # a list of verbs; the engine offers it in every state, and does it if asked
@@ -126,8 +127,10 @@ class State:
         self.edges = {}  # command: (page, state)
 
     def page(self, text, error=""):
-        """The page that says `text` in this state. Its compact form leaves out the task, which is `obs["goal"]`."""
-        lines = tuple(line for line in text.split("\n") if line and not line.startswith("Your task is to: "))
+        """The page that says `text` in this state. Its compact form is in lower case and leaves out the task, which is
+        `obs["goal"]`, and what every game begins with."""
+        said = [line for line in text.split("\n") if line and not line.startswith("Your task is to: ")]
+        lines = tuple(line.removeprefix(ROOM).lower() for line in said)
         score = 1.0 if self.won else None
         return Page(text, self.actions, error=error, score=score, lines=lines, elements=self.elements)
 

@@ -25,8 +25,15 @@ TYPES = {
 STATION = {"clean": "SinkBasin", "heat": "Microwave", "cool": "Fridge"}  # where a type's change is made
 ABILITY = {"clean": "Cleanable", "heat": "Heatable", "cool": "Coolable"}
 LEAST = 6  # receptacles; a few of the rooms have less
-RECEPTACLES = {"small": (8, 14), "full": (0, 99)}
-OBJECTS = {"small": (6, 12), "full": (25, 45)}
+RECEPTACLES = {"tiny": (5, 7), "small": (8, 14), "full": (0, 99)}
+OBJECTS = {"tiny": (4, 6), "small": (6, 12), "full": (25, 45)}
+# What tiny rooms hold: things whose names a small model reads as one word.
+FAMILIAR = frozenset(
+    """ArmChair Bed Cabinet Cart CoffeeMachine CounterTop Desk Drawer Dresser Fridge GarbageCan Microwave Safe Shelf
+    SideTable SinkBasin Sofa Toaster Toilet Apple Book Bowl Box Bread Candle CellPhone Cloth CreditCard Cup DeskLamp Egg
+    Fork HandTowel Kettle KeyChain Knife Ladle Laptop Lettuce Mug Newspaper Pan Pen Pencil Pillow Plate Pot Potato
+    RemoteControl SoapBar Spoon SprayBottle Statue Tomato Towel Vase Watch""".split()
+)
 LAMP_STANDS = ("Desk", "SideTable", "Dresser")
 # classes that the floor plans' object lists name and their receptacle lists leave out, and how many of each there are
 UNPLACED = {"CoffeeMachine": 1, "Toaster": 1, "StoveBurner": 4, "GarbageCan": 1, "Bed": 1, "Toilet": 1}
@@ -107,12 +114,22 @@ def goals(kind, split):
     return found
 
 
+def _familiar(room, pairs):
+    """The pairs that tiny rooms can ask for: of familiar things, with a familiar place that the object comes from."""
+    contents, _, _ = _constants()
+    present = {class_of(name) for name in rooms()[room][0]} & FAMILIAR
+    return [(o, r) for o, r in pairs if {o, r} <= FAMILIAR and any(o in contents[other] for other in present - {r})]
+
+
 def draw(split, number, size):
     """The dict that names game `number` of the split: the types take turns, the rest is drawn."""
     _, _, library = _constants()
     rng = random.Random(f"alfworld-{split}-{number}")
     kind = list(TYPES)[number % len(TYPES)]
     choices = goals(kind, split)
+    if size == "tiny":
+        choices = {room: _familiar(room, pairs) for room, pairs in choices.items()}
+        choices = {room: pairs for room, pairs in choices.items() if pairs}
     room = rng.choice(list(choices))
     thing, place = rng.choice(choices[room])
     lamp = place if kind == "look" else ""
@@ -160,6 +177,8 @@ def _receptacles(game, rng):
     """The receptacles of the room that the game has: those the task needs, and others in the layout's proportions."""
     contents, _, _ = _constants()
     everything = list(rooms()[game["room"]][0])
+    if game["size"] == "tiny":
+        everything = [name for name in everything if class_of(name) in FAMILIAR]
     least, most = RECEPTACLES[game["size"]]
     if len(everything) <= most:
         return everything
@@ -187,6 +206,8 @@ def _things(game, rng, here):
     targets = 2 if game["type"] == "pick2" else 1
     wanted = [game["object"]] * rng.randint(targets, targets + 1)
     others = sorted(o for o in classes - FIXED - {game["object"]} if any(o in contents[class_of(r)] for r in here))
+    if game["size"] == "tiny":
+        others = [kind for kind in others if kind in FAMILIAR]
     rng.shuffle(others)
     total = rng.randint(*OBJECTS[game["size"]])
     while others and len(wanted) < total:  # all classes once, then twice, then a third time
