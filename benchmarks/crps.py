@@ -24,8 +24,10 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.docs import write_docs
 from common import checkpoint
 from common.run import read_metrics, run_main
+from common.stats import mean_ci, paired_difference
 
 RESULTS = ROOT / "benchmarks/results/crps.jsonl"
 MAIN = ("rft", "ppo", "rloo", "grpo", "replay", "crps")
@@ -47,6 +49,8 @@ ARMS = {
     "smoothing05": "--smoothing 0.5",
     "smoothing10": "--smoothing 1.0",
 }
+NAMES = {"sft": "SFT", "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
+         "crps": "GRPO + CRPS"}  # fmt: skip
 CURVES = """
 rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero replay/success
 replay/suffix_mean replay/suffix_share replay/convergence_steps replay/converged replay/buffer_size replay/mastered
@@ -66,13 +70,17 @@ class Args:
     """further flags of crps.py, for all arms; kept in the results"""
     processes: int = 2
     """runs side by side"""
+    report: bool = False
+    """print the tables of what has been measured; run nothing"""
+    write_docs: bool = False
+    """with --report: put them into docs/crps.md, with plots"""
     runs_dir: str = "runs/crps"
     """where the runs' folders go; their trajectories are deleted when a run is done"""
 
 
 def run(args, name, seed, flags):
     """One run of crps.py; its folder."""
-    folder = Path(args.runs_dir) / f"{args.env_id}-{name}-{seed}"
+    folder = Path(args.runs_dir) / f"{args.env_id}-{name}-{seed}".replace("/", "-")
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "crps.py", "--env-id", args.env_id, "--seed", str(seed), "--cpu-threads", "1"]
     command += ["--exp-name", name, "--runs-dir", str(folder), *flags.split(), *args.flags.split()]
@@ -87,16 +95,12 @@ def run(args, name, seed, flags):
 
 
 def start(args, seed):
-    """The fine-tuned policy of a seed: its folder; its own result is the arm "sft"."""
-    folder = Path(args.runs_dir) / f"{args.env_id}-sft-{seed}"
-    found = list(folder.glob("*/checkpoints/*/actor"))
-    if not found or not any(r["seed"] == seed and r["arm"] == "sft" for r in results(args.env_id, args.flags)):
+    """The fine-tuned policy of a seed, which is also the arm "sft"."""
+    folder = Path(args.runs_dir) / f"{args.env_id}-sft-{seed}".replace("/", "-")
+    if not list(folder.glob("*/checkpoints/*/actor")):
         path = run(args, "sft", seed, "--algorithm sft --no-test-before")
-        if path is None:
-            return None
-        keep(args, "sft", seed, path)
-        found = list(folder.glob("*/checkpoints/*/actor"))
-    return found[-1]
+        if path is not None and not measured(args, "sft", seed):
+            keep(args, "sft", seed, path)
 
 
 def keep(args, arm, seed, path):
@@ -131,25 +135,166 @@ def results(env_id, flags):
     return [r for r in records if r["env_id"] == env_id and r["flags"] == flags]
 
 
+def measured(args, arm, seed):
+    return any(r["arm"] == arm and r["seed"] == seed for r in results(args.env_id, args.flags))
+
+
 def one(args, arm, seed):
-    if any(r["arm"] == arm and r["seed"] == seed for r in results(args.env_id, args.flags)):
+    """A seed's run of an arm, unless it has been measured."""
+    if measured(args, arm, seed):
         return
-    actor = checkpoint_of(args, seed)
+    (folder,) = (Path(args.runs_dir) / f"{args.env_id}-sft-{seed}".replace("/", "-")).iterdir()
     # RFT trains on the demonstrations once more: it makes them, and the same start, itself
-    own = "" if arm == "rft" else f"--no-sft --model-id {actor}"
+    own = "" if arm == "rft" else f"--no-sft --model-id {checkpoint.latest(folder).folder('actor')}"
     path = run(args, arm, seed, f"--no-test-before {own} {ARMS[arm]}")
     if path is not None:
         keep(args, arm, seed, path)
-        for folder in path.glob("checkpoints"):
-            shutil.rmtree(folder)
+        shutil.rmtree(path / "checkpoints")
 
 
-def checkpoint_of(args, seed):
-    (folder,) = (Path(args.runs_dir) / f"{args.env_id}-sft-{seed}").iterdir()
-    return checkpoint.latest(folder).folder("actor")
+# ----------------------------------------------------------------------------------------------------------- the report
+def by_arm(records):
+    """{arm: {seed: record}}, in ARMS' order."""
+    found = {}
+    for arm in ("sft", *ARMS):
+        for record in records:
+            if record["arm"] == arm:
+                found.setdefault(arm, {})[record["seed"]] = record
+    return found
+
+
+def show(interval):
+    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def versus(arms, arm, other, value):
+    """The paired difference of two arms at the seeds that both have."""
+    if arm == other or other not in arms:
+        return ""
+    seeds = sorted(arms[arm].keys() & arms[other].keys())
+    return show(paired_difference(*[[value(arms[name][seed]) for seed in seeds] for name in (arm, other)]))
+
+
+def early(record, name, part=1 / 3):
+    """Mean of a curve over the first part of the run, weighted by environment steps."""
+    curve = record["curves"].get(name, [])
+    end, total, weight, before = part * max((x for x, _ in curve), default=0), 0.0, 0.0, 0
+    for x, y in curve:
+        if before < end:
+            total, weight, before = total + (x - before) * y, weight + x - before, x
+    return total / weight if weight else float("nan")
+
+
+def success(record):
+    return record["test"]["success"]
+
+
+def main_table(arms):
+    """Success, score and differences of every method."""
+    heads = "method", "seeds", "success", "score", "against GRPO", "against experience replay", "minutes"
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        cells = [NAMES.get(arm, arm), str(len(rows)), show(mean_ci([success(r) for r in rows]))]
+        cells.append(show(mean_ci([r["test"].get("score", success(r)) for r in rows])))
+        cells += [versus(arms, arm, "grpo", success), versus(arms, arm, "replay", success)]
+        cells.append(f"{sum(r['minutes'] for r in rows) / len(rows):.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def kind_table(arms):
+    """Success by kind of task."""
+    kinds = sorted({k for runs in arms.values() for r in runs.values() for k in r["test"] if k.startswith("kind_")})
+    lines = ["| method | " + " | ".join(k[5:].replace("_", " ") for k in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
+    for arm, runs in arms.items():
+        means = [mean_ci([r["test"].get(k, 0.0) for r in runs.values()]).estimate for k in kinds]
+        lines.append(f"| {NAMES.get(arm, arm)} | " + " | ".join(f"{m:.2f}" for m in means) + " |")
+    return "\n".join(lines)
+
+
+def signal_table(arms):
+    """The groups' signal in the first third, and the controller's convergence."""
+    heads = "method", "all-zero groups, first third", "against GRPO", "entropy, first third", "against GRPO"
+    heads = (*heads, "suffix, mean", "convergence steps (tasks)")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = [r for r in runs.values() if "groups/all_zero" in r["curves"]]
+        if not rows or arm in ("ppo", "rft"):
+            continue
+        cells = [NAMES.get(arm, arm)]
+        for name in ("groups/all_zero", "groups/entropy"):
+            cells.append(show(mean_ci([early(r, name) for r in rows])))
+            cells.append(versus(arms, arm, "grpo", lambda record, name=name: early(record, name)))
+        suffixes = [y for r in rows for _, y in r["curves"].get("replay/suffix_mean", [])]
+        waits, weights = [], []
+        for r in rows:
+            counts = dict(map(tuple, r["curves"].get("replay/converged", [])))
+            for x, y in r["curves"].get("replay/convergence_steps", []):
+                waits.append(y * counts[x])
+                weights.append(counts[x])
+        cells.append(f"{sum(suffixes) / len(suffixes):.1f}" if suffixes else "")
+        cells.append(f"{sum(waits) / sum(weights):.2f} ({sum(weights)})" if weights else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def plots(arms, path):
+    """Training and evaluation success, all-zero groups and entropy by environment steps: means and intervals."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from tools.plot import COLOURS, GRID, on_grid
+
+    panels = {"rollout/reward": "success of rollouts (with replays)", "eval/success": "success on eval tasks",
+              "groups/all_zero": "share of all-zero groups", "groups/entropy": "group entropy, bits"}  # fmt: skip
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
+    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
+        for colour, arm in zip(COLOURS, [a for a in ("grpo", "replay", "crps", "rloo", "ppo") if a in arms]):
+            if arm == "ppo" and name.startswith("groups/"):
+                continue
+            window, label = 1 if name.startswith("eval") else 5, NAMES.get(arm, arm)
+            curves = [smooth(record["curves"].get(name, []), window) for record in arms[arm].values()]
+            last = max((x for curve in curves for x in curve), default=0)
+            points = [last * i / GRID for i in range(GRID + 1)]
+            runs = [on_grid(curve, points) for curve in curves if curve]
+            known = [x for x in points if any(x in run for run in runs)]
+            shown = {x: mean_ci([run[x] for run in runs if x in run]) for x in known}
+            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label, lw=1.8)
+            low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
+            axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        axes.set_xlabel("environment steps", fontsize=9)
+        axes.grid(color="#e7e3dc")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def smooth(curve, window):
+    """{x: mean of the last `window` values}: single batches are noisy."""
+    values = [y for _, y in curve]
+    return {x: sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i, (x, _) in enumerate(curve)}
+
+
+def report(args):
+    """Tables and plots from what has been measured."""
+    arms = by_arm(results(args.env_id, args.flags))
+    name = args.env_id.replace("/", "-")
+    text = "\n\n".join([main_table(arms), kind_table(arms), signal_table(arms)])
+    print(text)
+    if args.write_docs:
+        plots(arms, ROOT / f"docs/images/crps_{name}.png")
+        write_docs(ROOT / "docs/crps.md", f"crps {name}", f"![curves](images/crps_{name}.png)\n\n{text}")
 
 
 def main(args):
+    if args.report:
+        report(args)
+        return
     begun = time.time()
     with ThreadPoolExecutor(args.processes) as pool:
         list(pool.map(lambda seed: start(args, seed), range(1, args.seeds + 1)))

@@ -7,7 +7,7 @@ one `generate` call in a worker thread: no episode waits for the slowest page.
 import asyncio
 import shutil
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from common import fsdp, llm, parallel
 from common.engine import EnginePolicy
@@ -125,7 +125,8 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
         obs, info = await env.reset(task, seed=seed)
     else:
         source, trajectory.prefix = start
-        trajectory.steps = source.steps[: trajectory.prefix]
+        learned = {"value": None, "advantage": None, "ref_logprob": None}  # the learner's, of the earlier trajectory
+        trajectory.steps = [replace(step, **learned) for step in source.steps[: trajectory.prefix]]
         actions = tuple(read_action(step.action) for step in trajectory.steps)
         hashes = tuple(step.hash for step in source.steps[: trajectory.prefix + 1])
         obs, info = await env.restore(Prefix(task, actions, hashes))

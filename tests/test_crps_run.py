@@ -1,27 +1,33 @@
 """crps.py from end to end on the embedded WebShop: it learns, goes on after a kill bit for bit, and takes bad input."""
 
 import json
+import math
 import os
+import re
 import signal
 import subprocess
 import sys
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-from test_resume import KILLER
 
-from common import checkpoint
+from common import checkpoint, llm
 from common.replay import TrajectoryStore
+from tests.test_demo import spread
+from tests.test_parallel import LAUNCH
+from tests.test_prompts import QWEN
+from tests.test_resume import KILLER
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 4 --eval-tasks 4 --test-tasks 6
 --eval-every 2 --save-every 1 --max-new-tokens 28 --iterations 4 --total-steps 0 --p-replay 0.5 --lockstep""".split()
 
 
-def run_crps(runs_dir, *flags, kill=None, code=0):
+def run_crps(runs_dir, *flags, kill=None, code=0, launch=()):
     """`crps.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
     script = ["-c", KILLER.replace("webrl.py", "crps.py"), *map(str, kill), "crps.py"] if kill else ["crps.py"]
-    command = [sys.executable, *script, "--runs-dir", str(runs_dir), *map(str, flags)]
+    command = [sys.executable, *launch, *script, "--runs-dir", str(runs_dir), *map(str, flags)]
     environment = os.environ | {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == (-signal.SIGKILL if kill else code), done.stdout + done.stderr
@@ -77,6 +83,56 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
         assert t.steps[t.prefix].hash == sources[0].steps[t.prefix].hash
     steps = sum(len(t.steps) - t.prefix for t in stored if t.policy == "rollouts")
     assert int(rows[-1]["global_step"]) == steps  # restored steps are not interactions
+
+
+def check_the_glossary(rows):
+    """docs/crps.md explains every metric that is logged."""
+    text = (ROOT / "docs/crps.md").read_text()
+    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
+    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    while any("{" in name for name in names):
+        names = [part for name in names for part in spread(name)]
+    unexplained = {n for row in rows for n in row if not any(fnmatch(n, pattern) for pattern in names)}
+    assert not unexplained
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path, actor):
+    flags = [*SMALL, "--no-sft", "--model-id", actor, "--iterations", "2", "--cpu-threads", "1", "--test-tasks", "2"]
+    flags += ["--algorithm", "ppo"]  # with a critic
+    run_crps(tmp_path / "one", *flags)
+    out = run_crps(tmp_path / "two", *flags, launch=LAUNCH)
+    assert out.count("run folder") == 1
+    one, two = (next((tmp_path / name).iterdir()) for name in ("one", "two"))
+    rows = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
+    assert len(rows[0]) == len(rows[1])
+    for a, b in zip(*rows, strict=True):
+        for name in a:
+            if not name.startswith("time/") and not (isinstance(a[name], float) and math.isnan(a[name])):
+                assert math.isclose(a[name], b[name], rel_tol=2e-3, abs_tol=1e-4), (name, a[name], b[name])
+    check_the_glossary(rows[0])
+
+
+def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
+    """What a large model needs, on a small one: chat template, paper's preset, LoRA, KL, wandb."""
+    model, tokenizer = llm.load("assets/tiny")
+    tokenizer.chat_template = QWEN
+    folder = tmp_path / "chat"
+    model.save_pretrained(folder), tokenizer.save_pretrained(folder)
+    small = """--preset paper --no-sft --lora-rank 4 --iterations 1 --group-size 2 --groups-per-iteration 2 --num-envs 4
+    --max-new-tokens 8 --eval-tasks 1 --test-tasks 1 --eval-every 1 --track --learning-rate 1e-3""".split()
+    out = run_crps(tmp_path / "runs", "--model-id", folder, *small)
+    assert "Task score" in out
+    (run,) = (tmp_path / "runs").iterdir()
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert rows[1]["losses/trained_steps"] > 0 and rows[1]["losses/reference_kl"] < 1e-3
+    check_the_glossary(rows)
+    last = checkpoint.latest(run)
+    for name in ("actor", "reference"):
+        assert (last.folder(name) / "adapter_model.safetensors").is_file()
+    assert list(run.glob("wandb/offline-run-*"))
+    stored = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
+    prompt = tokenizer.decode(list(stored[0].steps[1].prompt_ids))
+    assert "WebShop e-commerce environment" in prompt and "[SEP]" in prompt and "already taken 1 step" in prompt
 
 
 def test_wrong_input_is_one_line(tmp_path):
