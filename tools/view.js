@@ -83,7 +83,7 @@ function detail(episode) {
       ...[episode.site, "phase " + episode.phase, episode.policy, episode.template, episode.split, "seed " + episode.seed, episode.task_id]
         .filter(Boolean).map((text) => make("span", { class: "chip" }, text))),
     make("div", { class: "film" }, film(episode)),
-    ...episode.steps.map(step), ending(episode));
+    ...episode.steps.map((s, i) => step(s, i, i < episode.prefix)), ending(episode));
 }
 
 // The value along the episode; every dot leads to its step.
@@ -122,11 +122,11 @@ function action(text) {
 function page(text, target) {
   const box = make("div", { class: "page" });
   for (const line of text.split("\n")) {
-    const match = line.match(/^([a-z]+)( "[^"]*"|)( \[(\d+)\])?(.*)$/s);
+    const match = line.match(/^("[^"]*" |)([a-z]+)( "[^"]*"|)( \[(\d+)\])?(.*)$/s);
     const node = make("div", { class: "row" });
-    if (match) node.append(make("span", { class: "kind" }, match[1]), match[2], make("span", { class: "id" }, match[3] ?? ""), match[5]);
+    if (match) node.append(match[1], make("span", { class: "kind" }, match[2]), match[3], make("span", { class: "id" }, match[4] ?? ""), match[6]);
     else node.append(line || " ");
-    if (target !== null && (match?.[4] === target || line.includes(`id="${target}"`))) node.classList.add("hit");
+    if (target !== null && (match?.[5] === target || line.includes(`id="${target}"`))) node.classList.add("hit");
     box.append(node);
   }
   return box;
@@ -140,12 +140,13 @@ function shot(name) {
   return make("div", { class: "shot" }, image);
 }
 
-function step(s, i) {
+// A restored step is an earlier episode's: this one goes on from the state behind it.
+function step(s, i, restored) {
   const target = s.action.match(/element="([^"]*)"/)?.[1] ?? null, picture = shot(s.screenshot);
-  return make("section", { class: "step", id: "step-" + i },
+  return make("section", { class: "step" + (restored ? " restored" : ""), id: "step-" + i },
     make("div", { class: "number" }, String(i + 1)),
     make("div", { class: "card" },
-      make("div", { class: "act" }, action(s.action), meter("value", s.value, false), meter("advantage", s.advantage, true)),
+      make("div", { class: "act" }, action(s.action), restored ? make("span", { class: "chip" }, "restored") : null, meter("value", s.value, false), meter("advantage", s.advantage, true)),
       make("div", { class: "body" + (picture ? "" : " bare") }, picture, page(s.observation, target)),
       make("div", { class: "foot" }, make("span", { class: "where" }, s.url), s.error ? make("span", { class: "error" }, s.error) : null)));
 }
@@ -156,6 +157,7 @@ function ending(episode) {
     make("div", { class: "card" },
       make("div", { class: "end" }, cell("ended by", episode.outcome === "exit" ? "the agent's exit" : "the step limit"), cell("answer", episode.answer || "none"),
         cell("environment", success(episode) === null ? "unknown" : good ? "success" : "failure", success(episode) === null ? "" : good ? "good" : "bad"),
+        episode.score === null ? null : cell("score", number(episode.score)),
         cell("judge", episode.judged === null ? "not asked" : number(episode.judged)), cell("reward in training", number(episode.reward))),
       episode.final_observation ? page(episode.final_observation, null) : null));
 }

@@ -127,6 +127,8 @@ def episode_data(trajectory: Trajectory) -> dict:
         answer=trajectory.answer,
         verdict=finite(trajectory.verdict),
         judged=finite(trajectory.judged),
+        score=finite(trajectory.score),
+        prefix=trajectory.prefix,
         reward=finite(trajectory.reward) or 0.0,
         final_observation=trajectory.final_observation,
         steps=[
