@@ -55,7 +55,7 @@ class TextEnv:
         self._clear()
 
     def _clear(self):
-        self._task, self._page, self._actions, self._hashes, self._over = None, None, [], [], True
+        self._task, self._shown, self._actions, self._hashes, self._over = None, None, [], [], True
 
     def fork(self):
         """Another slot on the same data."""
@@ -70,7 +70,7 @@ class TextEnv:
         return self._observe(self._begin(task))
 
     def _observe(self, page):
-        self._page = page
+        self._shown = page
         text = page.compact() if self.format == "compact" else page.text
         obs = {"goal": self._task.instruction, "text": text, "url": "", "title": page.title, "error": page.error}
         obs |= {"screenshot": None, "actions": page.actions}
@@ -102,9 +102,9 @@ class TextEnv:
             call = parse(text)
         except ActionError:
             return text
-        if not (call.element or "").isdecimal() or not 1 <= int(call.element) <= len(self._page.actions):
+        if not (call.element or "").isdecimal() or not 1 <= int(call.element) <= len(self._shown.actions):
             return text
-        action = self._page.actions[int(call.element) - 1]
+        action = self._shown.actions[int(call.element) - 1]
         return f"{action.partition('[')[0]}[{call.argument}]" if call.argument is not None else action
 
     def resolve(self, move, obs):
@@ -118,7 +118,7 @@ class TextEnv:
             raise LookupError(f"{move.action} is not admissible")
         if self.format != "compact":
             return move.action
-        label, kind = self._page.elements[places[0]]
+        label, kind = self._shown.elements[places[0]]
         comment = f'# Element: "{label}" {kind.split()[0]} [{places[0] + 1}]'
         return format_action(Action("Search" if words else "Click", str(places[0] + 1), words, comment))
 
