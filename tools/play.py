@@ -169,7 +169,7 @@ def by_hand(args: Args, env, task, obs: dict) -> str:
             print(__doc__)
         elif line == "oracle":
             for move in env.oracle(task):
-                print("  ", *[part for part in (move.op, move.kind, repr(move.label), move.argument) if part])
+                print("  ", *[part for part in vars(move).values() if part])
         elif word == "tasks":
             found = [(i, t) for i, t in enumerate(env.tasks(args.split)) if rest in t.instruction]
             for number, other in found[:20]:
