@@ -40,8 +40,8 @@ class Args:
 
 
 def sample(rng, lengths, step, smoothing):
-    """One trajectory under one policy: (groups until the estimate is in the band, or None where the first group was
-    mixed; whether it is unstable)."""
+    """One trajectory under one policy: (groups until the estimate is in the band, LIMIT + 1 where it never is, None
+    where the first group was mixed or the task is mastered; whether it is unstable)."""
     length = rng.randint(*lengths)
     right = [rng.uniform(0.1, 0.9) if rng.random() < 0.2 else 0.99 for _ in range(length)]
 
@@ -60,23 +60,26 @@ def sample(rng, lengths, step, smoothing):
             waited = number
     # at the longest suffix and all successes there is nothing left to converge to: mastered
     mastered = waited is None and controller.k == length and controller.rate > BAND[1]
-    return None if 0 < first < 1 or mastered else waited or LIMIT, sum(moves[-20:]) > 10
+    return None if 0 < first < 1 or mastered else waited or LIMIT + 1, sum(moves[-20:]) > 10
 
 
 def cell(args, lengths, step, smoothing):
-    """Mean groups until the band with its interval, and the share of unstable samples."""
+    """Mean groups until the band with its interval, the share that never gets there, the share of unstable samples."""
     rng = random.Random(f"{args.seed}-{lengths}-{step}-{smoothing}")
     drawn = [sample(rng, lengths, step, smoothing) for _ in range(args.samples)]
     waits = [waited for waited, _ in drawn if waited is not None]
-    return mean_ci(waits), sum(unstable for _, unstable in drawn) / len(drawn)
+    arrived = [waited for waited in waits if waited <= LIMIT]
+    return mean_ci(arrived), 1 - len(arrived) / len(waits), sum(unstable for _, unstable in drawn) / len(drawn)
 
 
 def table(args, title, settings):
-    lines = [f"| {title} | ALFWorld | WebShop | unstable, ALFWorld | unstable, WebShop |", "|---|---|---|---|---|"]
+    lines = [f"| {title} | ALFWorld | never | unstable | WebShop | never | unstable |", "|---|---|---|---|---|---|---|"]
     for value, step, smoothing in settings:
-        cells = [cell(args, lengths, step, smoothing) for lengths in LENGTHS.values()]
-        waits = " | ".join(f"{wait.estimate:.2f} ± {wait.high - wait.estimate:.2f}" for wait, _ in cells)
-        lines.append(f"| {value} | {waits} | " + " | ".join(f"{unstable:.0%}" for _, unstable in cells) + " |")
+        parts = []
+        for lengths in LENGTHS.values():
+            wait, never, unstable = cell(args, lengths, step, smoothing)
+            parts.append(f"{wait.estimate:.2f} ± {wait.high - wait.estimate:.2f} | {never:.0%} | {unstable:.0%}")
+        lines.append(f"| {value} | {' | '.join(parts)} |")
     return "\n".join(lines)
 
 
