@@ -977,17 +977,21 @@ def main(args):
 
 def make_env(args, tokenizer):
     """The environment, with what only web pages need."""
-    if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
-        chat = is_chat(tokenizer, args.prompt_format)
-        return envs.make(args.env_id, data_dir=args.data_dir, format="original" if chat else "compact")
-    if args.data_dir:
+    name, options = args.env_id.partition("/")[0], {}
+    if name in ("webshop", "webshop-pages", "alfworld"):
+        options["data_dir"] = args.data_dir
+    elif args.data_dir:
         raise UsageError(f"--data-dir: {args.env_id} has no files of its own")
+    if name in ("webshop", "alfworld"):
+        options["format"] = "original" if is_chat(tokenizer, args.prompt_format) else "compact"
+        return envs.make(args.env_id, **options)
     return envs.make(
         args.env_id,
         page_tokens=args.page_tokens,
         count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         screenshots=args.screenshots,
         port=args.port,
+        **options,
     )
 
 

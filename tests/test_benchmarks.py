@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import browser, gpu_webrl, memory
+from benchmarks import browser, controller, gpu_webrl, memory
+from benchmarks import crps as crps_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
 from benchmarks.docs import write_docs
@@ -150,6 +151,34 @@ def test_the_arithmetic_of_memory():
 
 def node(bid, role, name):
     return {"browsergym_id": bid, "role": {"value": role}, "name": {"value": name}}
+
+
+def test_a_controller_that_is_smoothed_more_takes_longer():
+    args = controller.Args(samples=300)
+    (fast, *_), (slow, *_) = (controller.cell(args, (10, 40), 2, smoothing) for smoothing in (0.9, 0.1))
+    assert slow.low > fast.high
+    (_, _, small), (_, _, large) = (controller.cell(args, (10, 40), step, 0.9) for step in (1, 8))
+    assert large > small
+
+
+def fake_result(arm, seed, success, all_zero):
+    curves = {"groups/all_zero": [[100, all_zero], [200, 0.1], [300, 0.0]], "groups/entropy": [[100, 0.5], [300, 0.4]]}
+    test = {"success": success, "score": success + 0.2, "kind_0_options": success}
+    return {"arm": arm, "seed": seed, "minutes": 2.0, "test": test, "curves": curves}
+
+
+def test_the_report_of_crps_pairs_seeds():
+    records = [fake_result("grpo", seed, 0.3 + seed / 100, 0.8) for seed in (1, 2, 3)]
+    records += [fake_result("crps", seed, 0.4 + seed / 100, 0.5) for seed in (3, 1, 2, 4)]
+    arms = crps_benchmark.by_arm(records)
+    assert list(arms) == ["grpo", "crps"] and crps_benchmark.early(arms["grpo"][1], "groups/all_zero") == 0.8
+    table = crps_benchmark.main_table(arms).splitlines()
+    row = [cell.strip() for cell in table[3].strip("|").split("|")]
+    assert row[0] == "GRPO + CRPS" and row[1] == "4" and row[2].startswith("0.425 [")
+    assert row[4].startswith("0.100 [") and row[5] == ""  # at the three seeds that both have; nobody replays
+    signal = crps_benchmark.signal_table(arms).splitlines()
+    assert "-0.300 [-0.300, -0.300]" in signal[3]
+    assert "| GRPO | 0.32 |" in crps_benchmark.kind_table(arms)
 
 
 def test_a_move_becomes_browsergyms_action():
