@@ -161,13 +161,34 @@ async def test_mixed_expert_and_compact_format(cache):
     assert "Your task is" not in obs["text"]
     assert f'"{first}" link [1]' in obs["text"].splitlines()
     obs, reward, *_ = await env.step('do(action="Click", element="1")')
-    assert obs["text"].startswith(f'text "You arrive at {first.removeprefix("go to ")}.')
+    assert obs["text"].startswith(f'text "you arrive at {first.removeprefix("go to ")}.')
     obs, _ = await env.reset(tasks[0])
     for move in env.oracle(tasks[0]):
         action = env.resolve(move, obs)
         assert f'"{move.action}"' in action
         obs, reward, *_ = await env.step(action)
     assert reward == 1.0
+
+
+@needs_alfworld
+async def test_tiny_rooms_hold_familiar_things_only(cache):
+    env = ALFWorld(cache_dir=cache, size="tiny")
+    for split in ("train", "eval", "test"):
+        tasks = env.tasks(split)
+        assert set(Counter(task.template for task in tasks).values()) == {len(tasks) // 6}
+        for task in tasks:
+            named = {task.config["object"], task.config["receptacle"] or task.config["lamp"]}
+            assert named <= alfworld_games.FAMILIAR
+    words = {name.lower() for name in alfworld_games.FAMILIAR}
+    vocabulary = json.loads((ROOT / "assets/tiny/tokenizer.json").read_text())["model"]["vocab"]
+    assert {word for word in words if f"Ġ{word}" not in vocabulary} == set()  # one token each
+    for task in env.tasks("train")[:12]:
+        obs, _ = await env.reset(task)
+        places = {action.removeprefix("go to ").split()[0] for action in obs["actions"] if action.startswith("go to ")}
+        assert places <= words and len([a for a in obs["actions"] if a.startswith("go to ")]) <= 8
+        for move in env.oracle(task):
+            obs, reward, *_ = await env.step(env.resolve(move, obs))
+        assert reward == 1.0
 
 
 @needs_alfworld
