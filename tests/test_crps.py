@@ -474,6 +474,7 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
 
 
 def test_wrong_flags_are_one_line():
-    for flags in (dict(group_size=1), dict(p_replay=1.5), dict(smoothing=0.0), dict(k_min=0), dict(demos="nowhere")):
+    wrong = [dict(group_size=1), dict(p_replay=1.5), dict(smoothing=0.0), dict(k_min=0), dict(demos="nowhere")]
+    for flags in [*wrong, dict(engine="http://x"), dict(rho_low=0.9), dict(micro_batch_tokens=0)]:
         with pytest.raises(UsageError):
             crps.main(make_args(**flags))
