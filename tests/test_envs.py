@@ -42,6 +42,18 @@ def test_gymnasiums_checker_accepts_it():
         env.close()
 
 
-def test_environments_do_not_import_torch():
-    code = "import sys, envs.arena; env = envs.arena.Arena(); sys.exit('torch' in sys.modules)"
+def test_gymnasiums_checker_accepts_a_text_environment():
+    from gymnasium.utils.env_checker import check_env
+
+    env = envs.gym_env("webshop")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*(spec|render).*")
+        check_env(env, skip_render_check=True)
+    env.close()
+
+
+@pytest.mark.parametrize("env_id", ["arena", "webshop", "webshop-pages", "alfworld"])
+def test_environments_do_not_import_torch(env_id):
+    code = f"import sys, envs; env = envs.make({env_id!r}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
