@@ -22,7 +22,7 @@ import asyncio
 import math
 import random
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -70,6 +70,8 @@ class Args:
     """the benchmark's original files; empty: the embedded catalogue or generated games"""
     num_envs: int = 128
     """episodes played at once (arena: each in a browser context of its own)"""
+    max_steps: int = 0
+    """longest episode; 0: the environment's own (WebShop 15, ALFWorld 50)"""
     screenshots: bool = False
     """arena: keep a screenshot of every step"""
     port: int = 0
@@ -933,6 +935,8 @@ def main(args):
         )
     if not 0 <= args.p_replay <= 1 or not 0 <= args.rho_low <= args.rho_high <= 1 or not 0 < args.smoothing <= 1:
         raise UsageError("--p-replay, --rho-low, --rho-high and --smoothing are shares: 0 to 1, low before high")
+    if args.max_steps < 0:
+        raise UsageError("--max-steps must be positive, or 0 for the environment's own")
     if args.k_min < 1 or args.k_step < 1:
         raise UsageError("--k-min and --k-step must be at least 1")
     if args.demos and not Path(args.demos).is_file():
@@ -1000,8 +1004,11 @@ def train(args, env, run, player, learner, buffer):
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    train_tasks = env.tasks("train")
-    eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    tasks = {split: env.tasks(split) for split in ("train", "eval", "test")}
+    if args.max_steps:
+        tasks = {split: [replace(task, max_steps=args.max_steps) for task in some] for split, some in tasks.items()}
+    train_tasks = tasks["train"]
+    eval_tasks, test_tasks = tasks["eval"][: args.eval_tasks], tasks["test"][: args.test_tasks]
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
