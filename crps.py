@@ -12,7 +12,7 @@ Args with its source. docs/crps.md lists every difference and says why.
 
     python crps.py                                    # tiny model, embedded WebShop, two CPU cores
     python crps.py --env-id alfworld                  # needs: pip install -r requirements-alfworld.txt
-    python crps.py --env-id arena                     # suffix restarts in a real browser
+    python crps.py --env-id arena --num-envs 16       # suffix restarts in a real browser
     python crps.py --replay none                      # GRPO; --replay start: with replay from the first step
     python crps.py --algorithm rloo --replay none     # also ppo, rft, sft
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --load-in-4bit --data-dir WEBSHOP
@@ -145,6 +145,9 @@ class Args:
     """passes over a batch"""
     minibatch_size: int = 256
     """steps (prompt, answer) per update (verl-agent: 256 on ALFWorld, 64 on WebShop)"""
+    recompute_logprobs: bool = True
+    """take the old log-probs of the ratio from a forward pass before the update instead of from the sampling: on a GPU,
+    or in a server, the two differ by rounding"""
     max_grad_norm: float = 1.0
     """clip of the gradient's norm"""
     micro_batch_tokens: int = 16384
@@ -231,6 +234,7 @@ TINY = dict(
     learning_rate=1e-4,
     anneal_lr=True,
     kl_coef=0.0,
+    recompute_logprobs=False,
     minibatch_size=16,
     micro_batch_tokens=768,
     critic_learning_rate=3e-4,
@@ -249,14 +253,16 @@ TINY = dict(
 def group_advantages(rewards, eps=1e-6):
     """Eq. 4: (R - mean) / (population std + eps) over one group's trajectories. [G] -> [G], zeros where all rewards are
     equal (in floating point their std need not be 0)."""
-    if bool((rewards == rewards[0]).all()):
+    if not len(rewards) or bool((rewards == rewards[0]).all()):
         return torch.zeros_like(rewards)
     return (rewards - rewards.mean()) / (rewards.std(correction=0) + eps)
 
 
 def leave_one_out_advantages(rewards):
-    """RLOO (Kool et al. 2019): each reward minus the mean of the group's others. [G] -> [G]."""
+    """RLOO (Kool et al. 2019): each reward minus the mean of the group's others. [G] -> [G], zero for a single one."""
     size = len(rewards)
+    if size < 2:
+        return torch.zeros_like(rewards)
     return rewards - (rewards.sum() - rewards) / (size - 1)
 
 
@@ -384,25 +390,26 @@ def update_buffer(buffer, groups, offsets, args):
             entry.controller.update(group.accuracy)
             entry.mastered = entry.mastered + 1 if whole and group.accuracy >= args.mastery_rate else 0
             inside = args.rho_low <= entry.controller.rate <= args.rho_high
-            converged += [entry.extreme] if inside and entry.extreme else []
+            if inside and entry.extreme:
+                converged.append(entry.extreme)
             entry.extreme = 0 if inside else entry.extreme + 1
             if entry.mastered >= args.mastery_groups:
                 buffer.pop(group.task.task_id, None)
         elif group.successes and group.accuracy <= args.alpha_max and group.task.task_id not in buffer:
             trace = min((t for t in group.rollouts if t.reward == 1.0), key=lambda t: len(t.steps))
-            buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], make_controller(group, trace, args))
+            length = len(trace.steps)
+            longest = min(args.k_max or length, length)
+            k = initial_suffix(group.accuracy, length, args.beta_min, args.beta_max, args.k_min, longest)  # Eq. 9
+            controller = make_controller(k, longest, args.rho_start, args)
+            buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], controller)
             if len(buffer) > args.buffer_size:
                 del buffer[next(iter(buffer))]
     return converged
 
 
-def make_controller(group, trace, args):
-    """The controller of a new entry (Eq. 9)."""
-    length = len(trace.steps)
-    longest = min(args.k_max or length, length)
-    k = initial_suffix(group.accuracy, length, args.beta_min, args.beta_max, args.k_min, longest)
-    options = args.rho_low, args.rho_high, args.smoothing, args.k_step, args.k_min, args.rho_start
-    return SuffixController(k, longest, *options)
+def make_controller(k, length, rate, args):
+    options = args.rho_low, args.rho_high, args.smoothing, args.k_step, args.k_min
+    return SuffixController(k, length, *options, rate)
 
 
 # -------------------------------------------------------------------------------------------------------- the networks
@@ -420,11 +427,15 @@ class Learner:
     iteration: int = -1  # the last one done; 0: fine-tuned
     updates: int = 0
     mastered: int = 0  # tasks that left the buffer as mastered
+    tuned: bool = False  # rft: fine-tuned on the rollouts
 
     def networks(self):
         """(name, module, optimiser or None) of what there is yet."""
         each = ("actor", self.actor, self.optimizer), ("critic", self.critic, self.critic_optimizer)
         return [one for one in (*each, ("reference", self.reference, None)) if one[1] is not None]
+
+
+COUNTS = "iteration", "updates", "mastered", "tuned"
 
 
 def save(learner, buffer, player):
@@ -439,8 +450,11 @@ def save(learner, buffer, player):
             weights[name] = [fsdp.to_save(network), learner.tokenizer]
         if optimizer is not None:
             states[name] = fsdp.optimizer_state(optimizer)
-    entries = [[e.offset, e.mastered, e.extreme, vars(e.controller)] for e in buffer.values()]
-    counts = {name: getattr(learner, name) for name in ("iteration", "updates", "mastered")}
+    entries = [
+        [e.offset, e.mastered, e.extreme, e.controller.k, e.controller.length, e.controller.rate]
+        for e in buffer.values()
+    ]
+    counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "player": player.state(), "buffer": entries}
     player.run.save_checkpoint(player.steps, weights, states, state)
 
@@ -456,17 +470,17 @@ def restore(learner, buffer, player, args):
         return
     make_learner(learner, args)
     for name, network, optimizer in learner.networks():
+        if name not in (tensors if optimizer is not None else [file.name for file in checkpoint.path.iterdir()]):
+            raise UsageError(f"--resume {run.path}: its checkpoint has no {name}, which these flags need")
         if name == "critic":
             fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
         else:
             llm.load_trained(network, checkpoint.folder(name))
         if optimizer is not None:
             fsdp.load_optimizer(optimizer, tensors[name])
-    for offset, mastered, extreme, controller in state["buffer"]:
+    for offset, mastered, extreme, *controller in state["buffer"]:
         trace = run.trajectories.read(offset)
-        restored = SuffixController(controller["k"], controller["length"])
-        vars(restored).update(controller)
-        buffer[trace.task.task_id] = Entry(trace, offset, restored, mastered, extreme)
+        buffer[trace.task.task_id] = Entry(trace, offset, make_controller(*controller, args), mastered, extreme)
     player.set_state(state["player"])
     player.publish(learner.actor)
     learner.rng.setstate(tensors["rng"])
@@ -620,7 +634,7 @@ def is_chat(tokenizer, prompt_format):
 
 def cut(tokenizer, text, tokens):
     """The text's first `tokens` tokens."""
-    if len(text) <= tokens:  # no token is shorter than a character
+    if len(text.encode()) <= tokens:  # no token is shorter than a byte
         return text
     ids = tokenizer.encode(text, add_special_tokens=False)
     return text if len(ids) <= tokens else tokenizer.decode(ids[:tokens])
@@ -676,10 +690,10 @@ def set_gae(groups, learner, args):
     values = llm.map_batches(
         lambda batch: state_value(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
     )
-    by_step = {(id(t), i): value for (t, i), value in zip(pairs, values, strict=True)}
+    values = iter(values)  # in the order of the pairs
     for trajectory in trajectories:
         steps = trajectory.steps[trajectory.prefix :]
-        value = torch.tensor([by_step[id(trajectory), trajectory.prefix + i] for i in range(len(steps))])
+        value = torch.tensor([next(values) for _ in steps])
         rewards = torch.zeros(len(steps))
         rewards[-1] = trajectory.reward  # Eq. 2
         for step, advantage, v in zip(steps, gae(rewards, value, args.gamma, args.gae_lambda).tolist(), value.tolist()):
@@ -689,12 +703,12 @@ def set_gae(groups, learner, args):
         t.steps[i].advantage = advantage
 
 
-def set_ref_logprobs(pairs, learner, args):
-    """Each step's token log-probs under the policy at the start: by (id of the trajectory, t)."""
+def action_logprobs(model, pairs, learner, args):
+    """Log-probs of the pairs' action tokens under a model, without gradient: lists by (id of the trajectory, t)."""
 
     def score(batch):
         prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
-        return llm.token_logprobs(learner.reference, learner.tokenizer, prompts, actions, args.temperature)[0]
+        return llm.token_logprobs(model, learner.tokenizer, prompts, actions, args.temperature)[0]
 
     scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
     return {(id(t), i): row[: len(t.steps[i].action_ids)] for (t, i), row in zip(pairs, scores, strict=True)}
@@ -711,21 +725,30 @@ def update_actor(learner, groups, player, args):
     pairs = pairs_of([t for group in groups for t in group.rollouts])
     if not args.kl_coef:  # what has no advantage has no gradient
         pairs = [(t, i) for t, i in pairs if t.steps[i].advantage]
-    references = set_ref_logprobs(pairs, learner, args) if learner.reference is not None else {}
+    old, metrics = {(id(t), i): t.steps[i].logprobs for t, i in pairs}, {}
+    if args.recompute_logprobs:
+        old = action_logprobs(actor, pairs, learner, args)
+        for t, i in pairs:
+            t.steps[i].ref_logprob = sum(old[id(t), i])
+        metrics["rollout/logprob_gap"] = player.check_logprobs([t.steps[i] for t, i in pairs])
+    reference = {}
+    if learner.reference is not None:
+        reference = action_logprobs(learner.reference, pairs, learner, args)
 
     def loss_sum(part):
         steps = [t.steps[i] for t, i in part]
         prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
         logprobs, mask = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)  # [N, L]
-        old = padded([s.logprobs for s in steps], mask.shape[1], mask.device)
-        advantage = torch.tensor([s.advantage for s in steps], device=mask.device)
-        loss = policy_loss(logprobs, old, advantage, args.clip_eps)
+        width, device = mask.shape[1], mask.device
+        old_logprobs = padded([old[id(t), i] for t, i in part], width, device)
+        advantage = torch.tensor([s.advantage for s in steps], device=device)
+        loss = policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)
         kl = torch.zeros_like(loss)
-        if references:
-            kl = kl_k3(logprobs, padded([references[id(t), i] for t, i in part], mask.shape[1], mask.device))
-        drift, clipped = (old - logprobs).detach(), ((logprobs - old).exp() - 1).abs() > args.clip_eps
-        shown = [drift, clipped, kl.detach(), -logprobs.detach()]
-        sums.append(torch.stack([(x * mask).sum() for x in shown] + [mask.sum()]))
+        if reference:
+            kl = kl_k3(logprobs, padded([reference[id(t), i] for t, i in part], width, device))
+        drift = (old_logprobs - logprobs).detach()
+        clipped = ((-drift).exp() - 1).abs() > args.clip_eps
+        sums.append(torch.stack([(x * mask).sum() for x in (drift, clipped, kl.detach(), -logprobs.detach(), mask)]))
         return ((loss + args.kl_coef * kl) * mask).sum()
 
     actor.train()
@@ -750,7 +773,7 @@ def update_actor(learner, groups, player, args):
             norms.append(norm)
             learner.updates += 1
     actor.eval()
-    metrics = {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
+    metrics |= {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
     if not losses:
         return metrics
     drift, clipped, kl, surprise, tokens = parallel_sum(sums, losses[0].device)
@@ -766,7 +789,7 @@ def update_actor(learner, groups, player, args):
 
 def parallel_sum(rows, device):
     """Column sums of the rows over all micro-batches and processes, as floats."""
-    columns = torch.stack(rows).double().cpu().T.tolist() if rows else [[0.0]] * 5
+    columns = torch.stack(rows).double().cpu().T.tolist() if rows else [[0.0]] * 5  # none: the others had all
     total = torch.tensor([math.fsum(column) for column in columns], device=device)  # threads add in any order
     parallel.add_up([total])
     return total.tolist()
@@ -826,8 +849,8 @@ def fine_tune(actor, tokenizer, demos, args):
 
 # ------------------------------------------------------------------------------------------------------------ the loop
 def collect(learner, buffer, player, train_tasks, args):
-    """A batch of groups, played: those whose rollouts all began with the same observation. An entry whose state could
-    not be brought back leaves the buffer."""
+    """A batch of groups, played: those with at least half of their rollouts, all begun with the same observation. An
+    entry none of whose rollouts could begin or end leaves the buffer."""
     groups = draw_groups(buffer, train_tasks, learner.rng, args)
     tasks = [group.task for group in groups for _ in range(args.group_size)]
     starts = [group.start() for group in groups for _ in range(args.group_size)]
@@ -840,7 +863,8 @@ def collect(learner, buffer, player, train_tasks, args):
     for group in groups:
         if group.entry is not None and not group.rollouts:
             buffer.pop(group.task.task_id, None)
-    return [group for group in groups if len({t.steps[t.prefix].hash for t in group.rollouts}) == 1]
+    whole = [group for group in groups if 2 * len(group.rollouts) >= args.group_size]
+    return [group for group in whole if len({t.steps[t.prefix].hash for t in group.rollouts}) == 1]
 
 
 def group_metrics(groups, buffer):
@@ -885,7 +909,7 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     with run.timer("training"):
         before = set(buffer)
         metrics = rollout_metrics(rollouts) | group_metrics(groups, buffer) | player.metrics()
-        where = {id(t): offset for t, offset in zip(rollouts, offsets, strict=True)}
+        where = dict(zip(map(id, rollouts), offsets, strict=True))
         converged = update_buffer(buffer, groups, where, args)
         if converged:
             metrics["replay/convergence_steps"] = sum(converged) / len(converged)
@@ -898,8 +922,9 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
             metrics |= update_actor(learner, groups, player, args)
         if learner.critic is not None:
             metrics["losses/critic_loss"] = update_critic(learner, groups, args)
-    player.version += 1
-    player.publish(learner.actor)
+    if args.algorithm != "rft":
+        player.version += 1
+        player.publish(learner.actor)
     names = ["rollout/reward", "groups/all_zero", "groups/entropy", "replay/buffer_size", "replay/suffix_mean"]
     if learner.iteration % args.eval_every == 0 and args.algorithm != "rft":
         metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
@@ -914,39 +939,46 @@ def evaluate(player, tasks, name, iteration, args):
     """Episodes at seeds that are the same for every run: (trajectories, metrics, by kind of task too)."""
     trajectories = player.play(tasks, args.eval_temperature, 1234, name, iteration)
     player.run.trajectories.append(trajectories)
-    prefix = name.replace(" ", "_")
-    metrics, kinds = evaluation_metrics(trajectories, prefix), {t.task.template for t in trajectories}
+    title = name.replace(" ", "_")
+    metrics, kinds = evaluation_metrics(trajectories, title), {t.task.template for t in trajectories}
     for kind in sorted(kinds) if len(kinds) <= 8 else []:  # ALFWorld's six, WebShop's numbers of options
         verdicts = [t.verdict or 0.0 for t in trajectories if t.task.template == kind]
-        metrics[f"{prefix}/kind_{kind.replace(' ', '_')}"] = sum(verdicts) / len(verdicts)
+        metrics[f"{title}/kind_{kind.replace(' ', '_')}"] = sum(verdicts) / len(verdicts)
     return trajectories, metrics
 
 
 def main(args):
-    if args.micro_batch_tokens < 1:
-        raise UsageError("--micro-batch-tokens must be positive")
+    for (
+        name
+    ) in """group_size groups_per_iteration num_envs micro_batch_tokens minibatch_size update_epochs sft_batch_size
+        sft_epochs eval_every save_every k_min k_step mastery_groups buffer_size max_new_tokens""".split():
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    for name in ("fixed_k", "k_max", "num_demos", "max_steps", "total_steps", "iterations", "history_length"):
+        if getattr(args, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+    if args.k_max and args.k_max < args.k_min:
+        raise UsageError(f"--k-max {args.k_max} is below --k-min {args.k_min}")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
     if args.engine and args.lockstep:
         raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
-    if args.group_size < 2 and args.algorithm in ("grpo", "rloo"):
-        raise UsageError(
-            f"--group-size {args.group_size}: {args.algorithm} compares the rollouts of a group, 2 or more"
-        )
+    alone = args.algorithm in ("rft", "sft") or (args.algorithm == "ppo" and args.replay == "none")
+    if args.group_size < 2 and not alone:
+        raise UsageError("--group-size 1: without a group's rollouts to compare there is --algorithm ppo --replay none")
     if not 0 <= args.p_replay <= 1 or not 0 <= args.rho_low <= args.rho_high <= 1 or not 0 < args.smoothing <= 1:
         raise UsageError("--p-replay, --rho-low, --rho-high and --smoothing are shares: 0 to 1, low before high")
-    if args.max_steps < 0:
-        raise UsageError("--max-steps must be positive, or 0 for the environment's own")
-    if args.k_min < 1 or args.k_step < 1:
-        raise UsageError("--k-min and --k-step must be at least 1")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     parallel.start()
+    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
-    env = make_env(args, learner.tokenizer)
     chat = is_chat(learner.tokenizer, args.prompt_format)
+    if chat and args.demos and args.env_id.partition("/")[0] in TEMPLATES:
+        raise UsageError(f"--demos: the chat prompt of {args.env_id} lists actions that no file holds: leave it empty")
+    env = make_env(args, learner.tokenizer)
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
         def prompt(instruction, steps, obs):
@@ -1004,24 +1036,29 @@ def train(args, env, run, player, learner, buffer):
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    tasks = {split: env.tasks(split) for split in ("train", "eval", "test")}
-    if args.max_steps:
-        tasks = {split: [replace(task, max_steps=args.max_steps) for task in some] for split, some in tasks.items()}
-    train_tasks = tasks["train"]
-    eval_tasks, test_tasks = tasks["eval"][: args.eval_tasks], tasks["test"][: args.test_tasks]
+
+    def tasks(split):
+        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
+
+    train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
+    test_tasks = test_tasks[: args.test_tasks]
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
+    before = []
     if learner.iteration < 0:
-        start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+        before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+    elif args.test_before:
+        before = [t for t in run.trajectories if t.policy == "test before"]
     while args.algorithm != "sft" and not finished(learner, player, args):
         run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
-    if args.algorithm == "rft":
+    if args.algorithm == "rft" and not learner.tuned:
         rejection_fine_tune(learner, player, args)
+    if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
+        save(learner, buffer, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration, args)
     run.log({**metrics, "charts/iteration": learner.iteration}, player.steps)
-    save(learner, buffer, player)
-    run.summary([t for t in run.trajectories if t.policy == "test before"], after)
+    run.summary(before, after)
     if parallel.is_main():
         if "test_after/score" in metrics:
             print(f"Task score  {metrics['test_after/score']:.3f}")
@@ -1034,7 +1071,7 @@ def finished(learner, player, args):
 
 
 def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
-    """Supervised fine-tuning on a few demonstrations, and what the start can do."""
+    """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
     run, metrics = player.run, {}
     if args.sft:
         if args.demos:
@@ -1048,13 +1085,16 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
     player.publish(learner.actor)
+    before = []
     if args.test_before:
-        metrics |= evaluate(player, test_tasks, "test before", 0, args)[1]
-        run.report("start", metrics, "test_before/success", "test_before/score")
+        before, tested = evaluate(player, test_tasks, "test before", 0, args)
+        metrics |= tested
+        run.report("start", tested, "test_before/success", "test_before/score")
     make_learner(learner, args)
     learner.iteration = 0
     run.log({**metrics, "charts/iteration": 0}, player.steps)
     save(learner, buffer, player)
+    return before
 
 
 def rejection_fine_tune(learner, player, args):
@@ -1064,6 +1104,7 @@ def rejection_fine_tune(learner, player, args):
     ]
     with player.run.timer("training"):
         loss = fine_tune(learner.actor, learner.tokenizer, good, args)
+    learner.tuned = True
     player.version += 1
     player.publish(learner.actor)
     player.run.log({"losses/sft_loss": loss, "charts/iteration": learner.iteration}, player.steps)

@@ -1015,6 +1015,7 @@ def main(args):
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     parallel.start()
+    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
         orm.served_model(args.judge)
     if args.generator:

@@ -283,6 +283,7 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
         logprobs = torch.zeros_like(uniform, dtype=torch.float32)
         rows, position = torch.arange(len(prompts), device=device), mask.sum(dim=1, keepdim=True)
         going = torch.ones_like(rows, dtype=torch.bool)
+        can_shrink = all(hasattr(layer, "batch_select_indices") for layer in cache.layers)  # linear attention cannot
         for number in range(max_new_tokens):
             token, logprob = sample(logits, temperature, uniform[number, rows])
             tokens[number, rows], logprobs[number, rows] = token, logprob
@@ -290,7 +291,7 @@ def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=6
             left = int(going.sum())
             if number + 1 == max_new_tokens or not left:
                 break
-            if left <= 0.75 * len(rows):  # rows that have ended cost as much as the others
+            if can_shrink and left <= 0.75 * len(rows):  # rows that have ended cost as much as the others
                 cache.batch_select_indices(going.nonzero().flatten())
                 rows, token, mask, position = rows[going], token[going], mask[going], position[going]
                 going = going[going]

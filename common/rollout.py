@@ -223,18 +223,23 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
 async def demonstrate(env, task, prompt, encode, write_action):
     """The oracle's episode on `task` as a Trajectory: a demonstration. `write_action(action, thought)` is what an agent
     would answer, `encode(answer) -> token ids`, stop token included. Log-probs are empty: no policy sampled it."""
-    moves = env.oracle(task)
-    obs, info = await env.reset(task, seed=0)
     trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
+    try:
+        moves = env.oracle(task)
+    except LookupError:  # a task that nobody solves
+        return trajectory
+    obs, info = await env.reset(task, seed=0)
     for move in moves:
         action = env.resolve(move, obs)
         answer = write_action(action, getattr(move, "thought", ""))
         ids = prompt(task.instruction, trajectory.steps, obs)
         step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
         trajectory.steps.append(step)
-        obs, reward, terminated, _, info = await env.step(action)
+        obs, reward, terminated, truncated, info = await env.step(action)
         trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
         trajectory.final_observation = obs["text"]
+        if truncated:
+            break
         if terminated:
             trajectory.outcome, trajectory.answer = "exit", info.get("answer", "")
             trajectory.verdict = trajectory.reward = info.get("verdict")
@@ -335,6 +340,8 @@ class Player:
     def _finished_before(self, tasks, seed, name):
         """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`: those
         of the checkpoint's policy. What a later one played is of weights that are gone."""
+        if self.version != self.resumed:
+            return {}
         places = {(seed * 100_000 + index, task.task_id): index for index, task in enumerate(tasks)}
         finished = {}
         for trajectory in self.run.unfinished:
@@ -359,6 +366,8 @@ class Player:
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
         self.resumed = self.version
         own = {"window": self.faults.window, "recent": deque(state["faults"]["recent"])}
+        if not parallel.is_main():  # the counts of all processes are added up
+            own |= dict.fromkeys(("episodes", "faults", "dropped", "agent_hangs", "mismatches"), 0)
         self.faults = FaultLog(**state["faults"] | own)
 
     def publish(self, model):

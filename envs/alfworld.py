@@ -74,7 +74,7 @@ class ALFWorld(TextEnv):
     def oracle(self, task):
         """The expert's moves, each with a thought that says what it is for; what solved the game once solves it always.
 
-        Raises UsageError where neither expert solves it within 50 steps, which no generated game does.
+        Raises LookupError where neither expert solves it within 50 steps, which no generated game does.
         """
         record = self._shared.record(task)
         chosen = self.expert
@@ -82,7 +82,7 @@ class ALFWorld(TextEnv):
             chosen = EXPERTS[zlib.crc32(task.task_id.encode()) % 2]
         actions = (record["handcoded"] if chosen == "handcoded" else None) or self.planner(task) or record["handcoded"]
         if not actions:
-            raise UsageError(f"{task.task_id}: ALFWorld's experts do not solve it in {MAX_STEPS} steps")
+            raise LookupError(f"{task.task_id}: ALFWorld's experts do not solve it in {MAX_STEPS} steps")
         return [Move(action, thought) for action, thought in zip(actions, thoughts(actions, record["goal"]))]
 
     def planner(self, task):

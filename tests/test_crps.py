@@ -173,7 +173,7 @@ def update(buffer, groups, **changes):
 def test_only_successes_of_groups_that_also_fail_are_kept():
     buffer = {}
     groups = [group_of(0, [0] * 8), group_of(1, [1.0] * 8), group_of(2, [0, 1.0, 1.0, 0]), group_of(3, [1.0] * 7 + [0])]
-    update(buffer, groups)
+    update(buffer, groups, alpha_max=0.875, beta_min=0.2, beta_max=0.8)
     assert list(buffer) == ["t2", "t3"]  # Eq. 7 at alpha_max = .875
     entry = buffer["t2"]
     assert len(entry.trajectory.steps) == 7 and entry.trajectory.reward == 1.0  # the shorter of its two successes
@@ -292,6 +292,16 @@ def tiny():
 class PlayerStub:
     steps = 0
 
+    @staticmethod
+    def check_logprobs(steps):
+        return max(abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in steps)
+
+
+def test_a_group_that_lost_its_others_says_nothing():
+    for estimate in (crps.group_advantages, crps.leave_one_out_advantages):
+        assert estimate(torch.tensor([1.0])).tolist() == [0.0]
+    assert crps.group_advantages(torch.tensor([])).tolist() == []
+
 
 def sampled(model, tokenizer, groups, shift=0.0):
     """Log-probs of the model into the groups' steps, as sampling would have left them."""
@@ -360,6 +370,14 @@ def test_the_update_is_the_token_mean_of_the_objective(tiny):
     assert metrics["losses/approx_kl"] == pytest.approx(0.05, abs=1e-4)
 
 
+def test_old_log_probs_can_be_the_model_s_own(tiny):
+    groups = mixed_groups()
+    sampled(*tiny, groups, 0.05)  # an engine that is off by so much
+    _, _, metrics = update_once(tiny, groups, recompute_logprobs=True)
+    assert metrics["rollout/logprob_gap"] == pytest.approx(0.05, abs=1e-4)
+    assert metrics["losses/approx_kl"] == pytest.approx(0.0, abs=1e-5)
+
+
 def test_a_replayed_prefix_has_no_gradient(tiny):
     groups = mixed_groups()[:1]
     sampled(*tiny, groups)
@@ -408,18 +426,21 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
     critic = torch.nn.ModuleDict({"body": tiny[0], "head": torch.nn.Linear(32, 1)})
     learner = crps.Learner(tiny[0], tiny[1], random.Random(0), critic=critic)
     groups, args = mixed_groups(), make_args(algorithm="ppo", gamma=0.9, gae_lambda=0.8)
-    groups[0].rollouts[0].prefix = 0
+    restored = max((t for g in groups for t in g.rollouts), key=lambda t: len(t.steps))
+    restored.prefix = 2
     crps.set_advantages(groups, learner, args)
+    assert all(step.advantage is None and step.value is None for step in restored.steps[:2])
     raw, got = [], []
     for t in (t for g in groups for t in g.rollouts):
+        steps = t.steps[t.prefix :]
         with torch.no_grad():
-            values = torch.stack([crps.state_value(critic, [s.prompt_ids], 0)[0] for s in t.steps])
-        rewards = torch.zeros(len(t.steps))
+            values = torch.stack([crps.state_value(critic, [s.prompt_ids], 0)[0] for s in steps])
+        rewards = torch.zeros(len(steps))
         rewards[-1] = t.reward
         advantages = crps.gae(rewards, values, 0.9, 0.8)
-        torch.testing.assert_close(torch.tensor([s.value for s in t.steps]), advantages + values, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(torch.tensor([s.value for s in steps]), advantages + values, atol=1e-5, rtol=1e-4)
         raw += advantages.tolist()
-        got += [s.advantage for s in t.steps]
+        got += [s.advantage for s in steps]
     expected = [(a - fmean(raw)) / (pstdev(raw) + 1e-6) for a in raw]
     assert got == pytest.approx(expected, abs=1e-4)
 
@@ -473,8 +494,21 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
     assert "so it is" not in seen[0] and "{" not in seen[0]
 
 
-def test_wrong_flags_are_one_line():
-    wrong = [dict(group_size=1), dict(p_replay=1.5), dict(smoothing=0.0), dict(k_min=0), dict(demos="nowhere")]
-    for flags in [*wrong, dict(engine="http://x"), dict(rho_low=0.9), dict(micro_batch_tokens=0)]:
-        with pytest.raises(UsageError):
-            crps.main(make_args(**flags))
+@pytest.mark.parametrize("flags, message", [
+    (dict(group_size=1), "--group-size 1"),
+    (dict(algorithm="ppo", group_size=1), "--group-size 1"),
+    (dict(p_replay=1.5), "shares"),
+    (dict(smoothing=0.0), "shares"),
+    (dict(rho_low=0.9), "low before high"),
+    (dict(k_min=0), "--k-min must be at least 1"),
+    (dict(k_min=5, k_max=3), "--k-max 3 is below"),
+    (dict(fixed_k=-1), "--fixed-k must not be negative"),
+    (dict(eval_every=0), "--eval-every"),
+    (dict(minibatch_size=0), "--minibatch-size"),
+    (dict(demos="nowhere"), "no such file"),
+    (dict(engine="http://x"), "--lora-rank"),
+])  # fmt: skip
+def test_wrong_flags_are_one_line(flags, message):
+    with pytest.raises(UsageError, match=message) as error:
+        crps.main(make_args(**flags))
+    assert "\n" not in str(error.value)

@@ -69,6 +69,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
     ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
     assert ours.read_bytes() == theirs.read_bytes()
     rows = metrics(expected)
+    check_the_glossary([json.loads(line) for line in (expected / "metrics.jsonl").read_text().splitlines()])
     assert [row["charts/iteration"] for row in rows] == ["0", "1", "2", "3", "3"]
     stored = list(TrajectoryStore(expected / "trajectories.jsonl"))
     assert stored == list(TrajectoryStore(run / "trajectories.jsonl"))
@@ -97,8 +98,8 @@ def check_the_glossary(rows):
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path, actor):
-    flags = [*SMALL, "--no-sft", "--model-id", actor, "--iterations", "1", "--cpu-threads", "1", "--no-test-before"]
-    flags += ["--algorithm", "ppo"]  # with a critic
+    flags = [*SMALL, "--no-sft", "--model-id", actor, "--iterations", "2", "--cpu-threads", "1", "--no-test-before"]
+    flags += ["--algorithm", "ppo", "--p-replay", "1"]  # with a critic; replays in the second batch
     run_crps(tmp_path / "one", *flags)
     out = run_crps(tmp_path / "two", *flags, launch=LAUNCH)
     assert out.count("run folder") == 1
@@ -109,7 +110,12 @@ def test_two_processes_give_the_losses_of_one(tmp_path, actor):
         for name in a:
             if not name.startswith("time/") and not (isinstance(a[name], float) and math.isnan(a[name])):
                 assert math.isclose(a[name], b[name], rel_tol=2e-3, abs_tol=1e-4), (name, a[name], b[name])
+    assert rows[0][2]["groups/replayed"] > 0 and rows[0][2]["replay/restored_steps"] > 0
     check_the_glossary(rows[0])
+    stored = [list(TrajectoryStore(run / "trajectories.jsonl")) for run in (one, two)]
+    assert [(t.task.task_id, t.prefix, t.reward) for t in stored[0]] == [
+        (t.task.task_id, t.prefix, t.reward) for t in stored[1]
+    ]
 
 
 def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
@@ -133,6 +139,20 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
     stored = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
     prompt = tokenizer.decode(list(stored[0].steps[1].prompt_ids))
     assert "WebShop e-commerce environment" in prompt and "[SEP]" in prompt and "already taken 1 step" in prompt
+
+
+def test_rejection_fine_tuning_learns_once(tmp_path, actor):
+    flags = [*SMALL, "--algorithm", "rft", "--no-sft", "--model-id", actor, "--iterations", "1", "--no-test-before"]
+    run_crps(tmp_path, *flags)
+    (run,) = tmp_path.iterdir()
+    weights = checkpoint.latest(run).weights("actor")
+    assert checkpoint.latest(run).state["counts"]["tuned"]
+    before = metrics(run)
+    run_crps(tmp_path, *flags, "--resume", str(run))  # it was finished: the test is played again, nothing else
+    assert metrics(run) == before
+    assert all(value.equal(checkpoint.latest(run).weights("actor")[name]) for name, value in weights.items())
+    stored = [t.policy for t in TrajectoryStore(run / "trajectories.jsonl")]
+    assert stored == ["rollouts"] * 16 + ["test after"] * 6
 
 
 @pytest.mark.skipif(find_spec("alfworld") is None, reason="needs requirements-alfworld.txt")

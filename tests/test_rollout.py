@@ -249,3 +249,75 @@ def test_a_task_that_occurs_twice_is_played_in_two_ways():
 
     first = seeds_of_a_run()
     assert len(set(first)) == len(first) and seeds_of_a_run() == first
+
+
+def demonstrated(env, task):
+    """The oracle's episode of a real environment, and what plays its actions from any step on."""
+    demo = asyncio.run(rollout.demonstrate(env, task, lambda i, steps, obs: [len(steps)], lambda text: [1], write))
+    answers = [step.action for step in demo.steps]
+
+    async def follow(prompt_ids, seed):
+        return Completion([prompt_ids[0]], [-0.5], 7)  # the number of the step is its action
+
+    return demo, follow, lambda ids: answers[ids[0]]
+
+
+def write(action, thought):
+    return f"<think>{thought}</think><action>{action}</action>"
+
+
+def test_an_episode_goes_on_from_another_one_s_middle():
+    from crps import read_action
+    from envs.webshop import WebShop
+
+    env = WebShop(format="original")
+    task = next(task for task in env.tasks("train") if task.steps == 7)
+    demo, follow, decode = demonstrated(env, task)
+    assert demo.verdict == 1.0 and len(demo.steps) == 7
+    demo.steps[0].advantage = demo.steps[0].value = 1.0
+    for t0 in (0, 3, 6):
+        start = demo, t0
+        other = asyncio.run(
+            rollout.play(
+                env.fork(), task, follow, lambda i, steps, obs: [len(steps)], decode, 1, 0, None, read_action, start
+            )
+        )
+        assert other.prefix == t0 and other.verdict == 1.0 and other.score == 1.0 and len(other.steps) == 7
+        assert [s.hash for s in other.steps] == [s.hash for s in demo.steps]
+        assert [list(s.prompt_ids) for s in other.steps] == [[i] for i in range(7)]  # the count goes on
+        assert [s.version for s in other.steps] == [0] * t0 + [7] * (7 - t0)
+        assert all(s.advantage is None and s.value is None for s in other.steps)  # nothing of the earlier update
+    assert demo.steps[0].advantage == 1.0
+
+
+def test_a_start_that_cannot_be_brought_back_is_dropped_and_counted():
+    from crps import read_action
+    from envs.webshop import WebShop
+
+    env = WebShop(format="original")
+    task = env.tasks("train")[3]
+    demo, follow, decode = demonstrated(env, task)
+    demo.steps[2].hash = "0" * 16
+    faults, batched = rollout.FaultLog(), rollout.BatchedPolicy(None)
+
+    async def once(env, task, attempt, index):
+        start = demo, (2, 1)[index]
+        return await rollout.play(
+            env, task, follow, lambda i, s, o: [len(s)], decode, 1, attempt, None, read_action, start
+        )
+
+    played = asyncio.run(rollout.play_all([env], [task, task], batched, once, faults))
+    assert [t.prefix for t in played] == [1] and faults.mismatches == 1
+    assert faults.faults == 0 and faults.episodes == 1 and faults.dropped == 0
+
+
+def test_demonstrations_of_what_nobody_solves_are_left_out():
+    from dataclasses import replace
+
+    from envs.webshop import WebShop
+
+    env = WebShop()
+    task = env.tasks("train")[0]
+    hopeless = replace(task, config=task.config | {"query": "nothing", "attributes": ["none"], "name": "nothing"})
+    assert demonstrated(env, hopeless)[0].verdict is None
+    assert demonstrated(env, replace(task, max_steps=2))[0].verdict is None  # out of steps before the end

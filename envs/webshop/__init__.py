@@ -48,6 +48,8 @@ class World:
     def tasks(self, split):
         if split not in self.splits:
             part = range(len(self.goals))[records.SPLITS[split]]
+            if not part:
+                raise UsageError(f"--data-dir: of {len(self.goals)} goals none is in the split {split!r}")
             self.splits[split] = [self._task(index, split) for index in part]
         return self.splits[split]
 
