@@ -11,6 +11,7 @@ environment steps sampled by the policy. Two runs go side by side, one thread ea
 """
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -164,7 +165,8 @@ def by_arm(records):
 
 
 def show(interval):
-    return f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+    alone = math.isnan(interval.low)  # one seed has no spread
+    return f"{interval.estimate:.3f}" if alone else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def versus(arms, arm, other, value):
@@ -264,9 +266,11 @@ def plots(arms, path):
             shown = {x: mean_ci([run[x] for run in runs if x in run]) for x in known}
             axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label, lw=1.8)
             low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
-            axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
+            if len(runs) > 2:  # of two runs it would be wider than the axis
+                axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.set_xlabel("environment steps", fontsize=9)
+        axes.set_ylim(0, 1.02)
         axes.grid(color="#e7e3dc")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
