@@ -387,7 +387,7 @@ def test_planner_has_a_limit(env, monkeypatch):
 def test_bad_options(tmp_path):
     with pytest.raises(UsageError, match="not ALFWorld's data"):
         ALFWorld(data_dir=str(tmp_path))
-    with pytest.raises(UsageError, match="size is one of small, full"):
+    with pytest.raises(UsageError, match="size is one of tiny, small, full"):
         ALFWorld(size="huge")
     with pytest.raises(UsageError, match="expert is one of"):
         ALFWorld(expert="me")
