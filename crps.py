@@ -292,7 +292,7 @@ def kl_k3(logprobs, ref_logprobs):
 
 def initial_suffix(accuracy, length, beta_min, beta_max, k_min, k_max):
     """Eq. 9: the first suffix length of a trajectory of `length` steps whose group succeeded at this rate."""
-    k = math.floor((beta_min + (beta_max - beta_min) * accuracy) * length + 1e-9)  # 0.6 * 5 is below 3 in floats
+    k = math.floor((beta_min + (beta_max - beta_min) * accuracy) * length + 1e-9)  # 13 may be 12.999 in floats
     return max(k_min, min(k, k_max))
 
 
@@ -948,10 +948,9 @@ def evaluate(player, tasks, name, iteration, args):
 
 
 def main(args):
-    for (
-        name
-    ) in """group_size groups_per_iteration num_envs micro_batch_tokens minibatch_size update_epochs sft_batch_size
-        sft_epochs eval_every save_every k_min k_step mastery_groups buffer_size max_new_tokens""".split():
+    positive = """group_size groups_per_iteration num_envs micro_batch_tokens minibatch_size update_epochs
+    sft_batch_size sft_epochs eval_every save_every k_min k_step mastery_groups buffer_size max_new_tokens"""
+    for name in positive.split():
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
     for name in ("fixed_k", "k_max", "num_demos", "max_steps", "total_steps", "iterations", "history_length"):

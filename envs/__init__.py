@@ -7,7 +7,7 @@ return Gymnasium's tuples; `gym_env(env_id)` wraps one as a synchronous `gymnasi
 import hashlib
 from dataclasses import dataclass
 
-from common.errors import UsageError
+from common.errors import StateMismatch, UsageError
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,21 @@ class Prefix:
     hashes: tuple[str, ...]
     snapshot: bytes | None = None
     history: tuple[str, ...] = ()
+
+
+async def replay(env, prefix):
+    """Do a prefix's actions again from a reset: (obs, info) of the state after it. Raises StateMismatch if what is seen
+    in the end is not what was seen then, or if the episode ends before."""
+    obs, info = await env.reset(prefix.task)
+    over = False
+    for number, action in enumerate(prefix.actions):
+        if over:
+            raise StateMismatch(f"{prefix.task.task_id}: the episode ended before action {number}")
+        obs, _, terminated, truncated, info = await env.step(action)
+        over = terminated or truncated
+    if info["hash"] != prefix.hashes[-1]:
+        raise StateMismatch(f"{prefix.task.task_id}: after {len(prefix.actions)} actions something else is seen")
+    return obs, info
 
 
 def make(env_id, **options):

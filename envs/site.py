@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 from common import html
 from common.actions import ActionError, parse
 from common.browser import Browser
-from common.errors import EnvFault, StateMismatch, UsageError
-from envs import Prefix, Task, observation_hash, webarena
+from common.errors import EnvFault, UsageError
+from envs import Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
@@ -42,6 +42,27 @@ class Shared:
     async def close(self):
         if self.browser is not None:
             await self.browser.close()
+
+
+class Served(Shared):
+    """The same, with web sites of our own: `server` is an envs.arena.server.Server."""
+
+    def __init__(self, server, browser_options):
+        super().__init__(browser_options)
+        self.server = server
+
+    async def start(self):
+        await super().start()
+        if not self.server.alive:
+            raise EnvFault("the web server's thread is gone")
+
+    async def _open(self):
+        self.server.start()
+        await super()._open()
+
+    async def close(self):
+        await super().close()
+        self.server.stop()
 
 
 class PageEnv:
@@ -135,14 +156,7 @@ class PageEnv:
     async def restore(self, prefix):
         """Bring back the state after `prefix` by doing its actions again from a reset: (obs, info), the episode goes on
         from there. Raises StateMismatch if what is seen in the end is not what was seen then."""
-        obs, info = await self.reset(prefix.task)
-        for number, action in enumerate(prefix.actions):
-            if self._over:
-                raise StateMismatch(f"{prefix.task.task_id}: the episode ended at action {number}")
-            obs, _, _, _, info = await self.step(action)
-        if info["hash"] != prefix.hashes[-1]:
-            raise StateMismatch(f"{prefix.task.task_id}: after {len(prefix.actions)} actions the page is another one")
-        return obs, info
+        return await replay(self, prefix)
 
     async def close(self):
         """Free the slot; the first slot stops what all share. May be called again."""

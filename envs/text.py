@@ -10,8 +10,7 @@ admissible actions are numbered elements: a small model learns to point at thing
 from dataclasses import dataclass
 
 from common.actions import Action, ActionError, format_action, parse
-from common.errors import StateMismatch
-from envs import Prefix, observation_hash
+from envs import Prefix, observation_hash, replay
 
 
 @dataclass(frozen=True)
@@ -129,14 +128,7 @@ class TextEnv:
     async def restore(self, prefix):
         """Bring back the state after `prefix` by doing its actions again from a reset: (obs, info), the episode goes on
         from there. Raises StateMismatch if what is seen in the end is not what was seen then."""
-        obs, info = await self.reset(prefix.task)
-        for number, action in enumerate(prefix.actions):
-            if self._over:
-                raise StateMismatch(f"{prefix.task.task_id}: the episode ended at action {number}")
-            obs, _, _, _, info = await self.step(action)
-        if info["hash"] != prefix.hashes[-1]:
-            raise StateMismatch(f"{prefix.task.task_id}: after {len(prefix.actions)} actions the text is another one")
-        return obs, info
+        return await replay(self, prefix)
 
     async def close(self):
         """Free the slot. May be called again."""

@@ -107,6 +107,8 @@ def test_initial_suffix_is_equation_9():
         for length in range(1, 51):
             exact = (2 * 8 + 6 * accuracy) * length // 80  # in whole numbers
             assert crps.initial_suffix(accuracy / 8, length, 0.2, 0.8, 1, length) == max(1, min(exact, length))
+    for low, high, accuracy, length, exact in ((0.1, 0.7, 0.375, 40, 13), (0.2, 0.9, 1.0, 30, 27)):
+        assert crps.initial_suffix(accuracy, length, low, high, 1, length) == exact  # a hair less in floats
 
 
 def test_the_controller_is_equations_11_and_12():
@@ -272,6 +274,46 @@ def test_the_diagnostics():
     assert metrics["replay/suffix_mean"] == 3 and metrics["replay/suffix_share"] == 0.5
 
 
+class Playing:
+    """Plays what `outcomes` says of each rollout: None (lost to a fault), or (verdict, first hash)."""
+
+    def __init__(self, outcomes):
+        self.outcomes, self.steps = outcomes, 0
+
+    def play(self, tasks, temperature, seed, name, iteration, starts):
+        played = []
+        for place, outcome in enumerate(self.outcomes):
+            if outcome is None:
+                continue
+            trace, prefix = starts[place] or (None, 0)
+            rollout = episode(place, prefix + 3, None, prefix)
+            rollout.task, rollout.place, rollout.verdict, rollout.score = tasks[place], place, outcome[0], 0.7
+            rollout.steps[prefix].hash = outcome[1]
+            played.append(rollout)
+        return played
+
+
+def test_a_batch_keeps_the_groups_that_can_be_compared():
+    buffer = {}
+    update(buffer, [group_of(1, [1.0, 0.0])], beta_min=0.5, beta_max=0.5)
+    args = make_args(group_size=4, groups_per_iteration=4, p_replay=0.0)
+    learner = crps.Learner(None, None, random.Random(1))
+    win, loss = (1.0, "a"), (0.0, "a")
+    outcomes = [win, loss, None, None, win, None, None, None, loss, loss, (0.0, "b"), loss, None, win, loss, loss]
+    player = Playing(outcomes)
+    groups = crps.collect(learner, buffer, player, [task(n) for n in range(4)], args)
+    assert [[t.place for t in group.rollouts] for group in groups] == [[0, 1], [13, 14, 15]]  # half is enough
+    assert [t.reward for t in groups[0].rollouts] == [1.0, 0.0]  # the verdict (Eq. 2), not the score
+    assert player.steps == 3 * 10  # what was sampled counts, used or not
+    args = make_args(group_size=2, groups_per_iteration=1, p_replay=1.0)
+    player = Playing([win, loss])
+    (group,) = crps.collect(learner, buffer, player, [task(5)], args)
+    assert group.entry is buffer["t1"] and group.suffix == 3 and [t.prefix for t in group.rollouts] == [3, 3]
+    assert player.steps == 2 * 3  # of a restart what follows the prefix
+    assert not crps.collect(learner, buffer, Playing([None, None]), [task(5)], args)
+    assert not buffer  # a start that cannot be brought back
+
+
 # ----------------------------------------------------------------------------------- on a small model made by the test
 @pytest.fixture(scope="module")
 def tiny():
@@ -417,6 +459,13 @@ def test_the_reference_holds_the_policy(tiny):
     sampled(*tiny, groups)
     gradient, _, metrics = update_once(tiny, groups, reference, kl_coef=0.1)
     assert metrics["losses/reference_kl"] > 0 and gradient.abs().sum() > 0
+    before, gradients, at = metrics["losses/reference_kl"], gradient, 0
+    closer = copy.deepcopy(tiny[0])
+    with torch.no_grad():  # a step against the gradient brings the two together
+        for p in closer.parameters():
+            p -= 0.3 * gradients[at : at + p.numel()].view_as(p)
+            at += p.numel()
+    assert update_once((closer, tiny[1]), groups, reference, kl_coef=0.1)[2]["losses/reference_kl"] < before
     at_home, _, metrics = update_once(tiny, groups, copy.deepcopy(tiny[0]), kl_coef=0.1)
     assert metrics["losses/reference_kl"] == pytest.approx(0, abs=1e-5) and at_home.abs().max() < 1e-5
     assert update_once(tiny, groups)[2]["losses/trained_steps"] == 0  # without it there is nothing to learn
@@ -443,6 +492,23 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
         got += [s.advantage for s in steps]
     expected = [(a - fmean(raw)) / (pstdev(raw) + 1e-6) for a in raw]
     assert got == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_critic_learns_the_returns(tiny):
+    torch.manual_seed(1)
+    critic = torch.nn.ModuleDict({"body": copy.deepcopy(tiny[0]), "head": torch.nn.Linear(32, 1)})
+    args = make_args(algorithm="ppo", minibatch_size=999, micro_batch_tokens=40)
+    learner = crps.Learner(tiny[0], tiny[1], random.Random(0), critic=critic)
+    learner.critic_optimizer = crps.make_optimizer(critic, 1e-3, args)
+    groups = mixed_groups()
+    groups[0].rollouts[0].prefix = len(groups[0].rollouts[0].steps) - 1
+    crps.set_advantages(groups, learner, args)
+    targets = [(s.prompt_ids, s.value) for g in groups for t in g.rollouts for s in t.steps[t.prefix :]]
+    with torch.no_grad():
+        errors = [(crps.state_value(critic, [prompt], 0).item() - value) ** 2 / 2 for prompt, value in targets]
+    losses = [crps.update_critic(learner, groups, args) for _ in range(20)]
+    assert losses[0] == pytest.approx(fmean(errors), rel=1e-4)  # a mean over the steps of this batch
+    assert losses[-1] < 0.5 * losses[0]
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts

@@ -1,7 +1,9 @@
 """Text environments: the example of docs/hacking.md as it stands there, in both formats."""
 
 import re
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -12,11 +14,13 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
-def doors():
+def doors(tmp_path_factory):
     found = re.findall(r"```python\n# doors\.py\n(.*?)```", (ROOT / "docs/hacking.md").read_text(), re.DOTALL)
-    module = {}
-    exec(compile(found[0], "doors.py", "exec"), module)  # our own documentation
-    return module["Doors"]
+    file = tmp_path_factory.mktemp("doors") / "doors.py"
+    file.write_text(found[0])
+    module = ModuleType("doors")
+    SourceFileLoader("doors", str(file)).exec_module(module)
+    return module.Doors
 
 
 @pytest.mark.parametrize("format", ["compact", "original"])

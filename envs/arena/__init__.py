@@ -16,7 +16,7 @@ from envs import webarena
 from envs.arena import forum, forum_tasks, shop, shop_tasks, tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.server import COOKIE, Server
-from envs.site import PageEnv, Shared
+from envs.site import PageEnv, Served
 
 SITES = ((shop, shop_tasks), (forum, forum_tasks))
 
@@ -32,24 +32,14 @@ async ([url, episode]) => {
 """
 
 
-class _Shared(Shared):
+class _Shared(Served):
     """What the slots of one arena have in common: the server, the browser, and one page that checks read from."""
 
     def __init__(self, sites, port, browser_options):
-        super().__init__(browser_options)
-        self.server = Server(sites, port)
+        super().__init__(Server(sites, port), browser_options)
         self.reading, self.reader = asyncio.Lock(), None
         self.splits = {}
         self.instructions = {}  # (site, content seed) -> its training instructions
-
-    async def _open(self):
-        self.server.start()
-        await super()._open()
-
-    async def start(self):
-        await super().start()
-        if not self.server.alive:
-            raise EnvFault("arena: the web server's thread is gone")
 
     async def read(self, episode, url, locator):
         """What `locator` selects on a page of an episode, in a tab of our own: the agent's is left alone.
@@ -72,10 +62,6 @@ class _Shared(Shared):
             await self.reader.goto(self.server.url)  # nothing is there but the origin
         await self.reader.evaluate(SHOW_JS, [url, episode])
         return await webarena.read(self.reader, locator)
-
-    async def close(self):
-        await super().close()
-        self.server.stop()
 
 
 class Arena(PageEnv):

@@ -21,10 +21,10 @@ from starlette.routing import Route
 
 from common import html
 from common.actions import Action, format_action
-from common.errors import EnvFault, UsageError
+from common.errors import UsageError
 from envs.arena import tasks as browser_tasks
 from envs.arena.server import COOKIE, TEMPLATES, Server, go
-from envs.site import PageEnv, Shared
+from envs.site import PageEnv, Served
 from envs.webshop import World, data_folder, engine, records, world
 
 HERE = Path(__file__).parent
@@ -143,28 +143,6 @@ def address(state):
     return f"{path}?{urlencode(query | ({'o': json.dumps(state.options)} if state.options else {}))}"
 
 
-class _Shared(Shared):
-    """What the slots have in common: the server and the browser."""
-
-    def __init__(self, options, port, browser_options):
-        super().__init__(browser_options)
-        self.site = _Site(options)
-        self.server = Server([self.site], port)
-
-    async def _open(self):
-        self.server.start()
-        await super()._open()
-
-    async def start(self):
-        await super().start()
-        if not self.server.alive:
-            raise EnvFault("webshop: the web server's thread is gone")
-
-    async def close(self):
-        await super().close()
-        self.server.stop()
-
-
 class WebShopPages(PageEnv):
     """One episode slot; `fork()` gives another one on the same server and browser.
 
@@ -183,8 +161,8 @@ class WebShopPages(PageEnv):
         screenshots=False,
         **browser_options,
     ):
-        options = (data_folder(data_dir), "compact", human_goals)
-        shared = _Shared(options, port, browser_options | {"screenshots": screenshots})
+        self._site = _Site((data_folder(data_dir), "compact", human_goals))
+        shared = Served(Server([self._site], port), browser_options | {"screenshots": screenshots})
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
 
     def _clear(self):
@@ -193,7 +171,7 @@ class WebShopPages(PageEnv):
 
     @property
     def _world(self):
-        return self._shared.site.world
+        return self._site.world
 
     def tasks(self, split):
         """The tasks of "train", "eval" or "test": always the same ones in the same order."""
@@ -243,7 +221,7 @@ class WebShopPages(PageEnv):
     def _end(self):
         """Forget the episode before."""
         self._shared.server.end(self._episode)
-        self._shared.site.bought.pop(self._episode, None)
+        self._site.bought.pop(self._episode, None)
 
     async def _start(self):
         base = f"{self._shared.server.url}/{_Site.NAME}"
@@ -263,7 +241,7 @@ class WebShopPages(PageEnv):
 
     def _score(self):
         """The reward for what the episode bought; None if it did not buy yet."""
-        state = self._shared.site.bought.get(self._episode)
+        state = self._site.bought.get(self._episode)
         return None if state is None else self._world.score(self._task.config, state)
 
     async def verdict(self, answer):
