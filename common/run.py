@@ -191,7 +191,8 @@ class Run:
         return checkpoint.latest(self.path)
 
     def summary(self, before: list, after: list) -> None:
-        """Prints success before and after (trajectories of the same tasks), where the time went and where to look."""
+        """Prints success before and after (trajectories of the same tasks; `before` may be empty), where the time went
+        and where to look."""
         first = {t.task.task_id: t.verdict or 0.0 for t in before}
         pairs = [(t.verdict or 0.0, first[t.task.task_id]) for t in after if t.task.task_id in first]
         rates = [wilson(sum(t.verdict or 0.0 for t in some), len(some)) for some in (before, after)]
@@ -199,9 +200,12 @@ class Run:
         parts = self.timer.metrics()
         total = sum(parts.values())
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
+        success = f"{rates[1]}, on {len(after)} held-out tasks (95 % interval)"
+        if before:
+            success = f"{rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"
+            success += f"Paired difference {difference} (95 % intervals)"
         self.say(
-            f"\nTest success {rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"
-            f"Paired difference {difference} (95 % intervals)\n"
+            f"\nTest success {success}\n"
             f"Took {total / 60:.1f} minutes: {shares}\n"
             f"Run folder  {self.path}\n"
             f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}"
