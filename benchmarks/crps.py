@@ -193,14 +193,13 @@ def success(record):
 
 def main_table(arms):
     """Success, score and differences of every method."""
-    heads = "method", "seeds", "success", "score", "against GRPO", "against experience replay", "minutes"
+    heads = "method", "seeds", "success", "score", "against GRPO", "against experience replay"
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = list(runs.values())
         cells = [NAMES.get(arm, arm), str(len(rows)), show(mean_ci([success(r) for r in rows]))]
         cells.append(show(mean_ci([r["test"].get("score", success(r)) for r in rows])))
         cells += [versus(arms, arm, "grpo", success), versus(arms, arm, "replay", success)]
-        cells.append(f"{sum(r['minutes'] for r in rows) / len(rows):.1f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -237,6 +236,22 @@ def signal_table(arms):
                 weights.append(counts[x])
         cells.append(f"{sum(suffixes) / len(suffixes):.1f}" if suffixes else "")
         cells.append(f"{sum(waits) / sum(weights):.2f} ({sum(weights)})" if weights else "")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def time_table(arms):
+    """Wall time of the whole runs, evaluations included; only those of RFT make the fine-tuned start themselves."""
+    heads = "method", "minutes", "environment steps per second", "environment", "generation", "training", "other"
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        if arm == "sft":
+            continue
+        seconds = {part: sum(r["time"][part] for r in runs.values()) for part in next(iter(runs.values()))["time"]}
+        total = sum(seconds.values())
+        cells = [NAMES.get(arm, arm), f"{total / 60 / len(runs):.1f}"]
+        cells.append(f"{sum(r['steps'] for r in runs.values()) / total:.0f}")
+        cells += [f"{seconds[part] / total:.0%}" for part in ("pages", "generation", "training", "other")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -288,7 +303,7 @@ def report(args):
     """Tables and plots from what has been measured."""
     arms = by_arm(results(args.env_id, args.flags))
     name = args.env_id.replace("/", "-")
-    text = "\n\n".join([main_table(arms), kind_table(arms), signal_table(arms)])
+    text = "\n\n".join([main_table(arms), kind_table(arms), signal_table(arms), time_table(arms)])
     print(text)
     if args.write_docs:
         plots(arms, ROOT / f"docs/images/crps_{name}.png")
