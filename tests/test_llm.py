@@ -46,6 +46,8 @@ def test_a_sample_does_not_depend_on_its_batch(tiny):
         assert alone.ids == together[i].ids
     other = llm.generate(model, tokenizer, prompts, [4, 5, 6], 1.0, 24)
     assert [c.ids for c in other] != [c.ids for c in together]
+    twice = llm.generate(model, tokenizer, [*prompts, *prompts[:2]], [1, 2, 3, 1, 2], 1.0, 24)  # each goes through once
+    assert [c.ids for c in twice] == [together[i].ids for i in (0, 1, 2, 0, 1)]
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral"])

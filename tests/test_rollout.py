@@ -274,7 +274,7 @@ def test_an_episode_goes_on_from_another_one_s_middle():
     task = next(task for task in env.tasks("train") if task.steps == 7)
     demo, follow, decode = demonstrated(env, task)
     assert demo.verdict == 1.0 and len(demo.steps) == 7
-    demo.steps[0].advantage = demo.steps[0].value = 1.0
+    demo.steps[0].advantage = demo.steps[0].value = demo.steps[0].ref_logprob = 1.0
     for t0 in (0, 3, 6):
         start = demo, t0
         other = asyncio.run(
@@ -286,7 +286,8 @@ def test_an_episode_goes_on_from_another_one_s_middle():
         assert [s.hash for s in other.steps] == [s.hash for s in demo.steps]
         assert [list(s.prompt_ids) for s in other.steps] == [[i] for i in range(7)]  # the count goes on
         assert [s.version for s in other.steps] == [0] * t0 + [7] * (7 - t0)
-        assert all(s.advantage is None and s.value is None for s in other.steps)  # nothing of the earlier update
+        for step in other.steps:  # nothing of the earlier update
+            assert step.advantage is None and step.value is None and step.ref_logprob is None
     assert demo.steps[0].advantage == 1.0
 
 
