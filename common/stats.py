@@ -68,7 +68,7 @@ def error_type(trajectory) -> str | None:
 
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
-    requirements, per required steps (of the oracle), the mean length and graded score, and the shares of the error
+    requirements, per required steps (of the oracle, where known), the mean length and graded score, and the shares of the error
     types. Metrics by name, `prefix/...`; none without trajectories."""
     if not trajectories:
         return {}
@@ -83,11 +83,9 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)
     if all(t.score is not None for t in trajectories):
         metrics[f"{prefix}/score"] = fmean(t.score for t in trajectories)
-    keys = {
-        "site": lambda t: t.task.site,
-        "requirements": lambda t: t.task.requirements,
-        "steps": lambda t: "1-3" if t.task.steps <= 3 else "4-6" if t.task.steps <= 6 else "7+",
-    }
+    keys = {"site": lambda t: t.task.site, "requirements": lambda t: t.task.requirements}
+    if all(t.task.steps for t in trajectories):  # 0: unknown
+        keys["steps"] = lambda t: "1-3" if t.task.steps <= 3 else "4-6" if t.task.steps <= 6 else "7+"
     for name, key in keys.items():
         for value in sorted({key(t) for t in trajectories}, key=str):
             metrics[f"{prefix}/{name}_{value}"] = rate([t for t in trajectories if key(t) == value])

@@ -20,7 +20,7 @@ from envs.alfworld_games import TYPES
 from envs.text import Move, TextEnv
 
 MAX_STEPS = 50
-GAMES = {"train": 300, "eval": 60, "test": 120}
+GAMES = {"train": 300, "eval": 60, "test": 300}
 FOLDERS = {"train": "train", "eval": "valid_seen", "test": "valid_unseen"}
 FORMATS = ("compact", "original")
 EXPERTS = ("handcoded", "planner", "mixed")
@@ -33,7 +33,7 @@ class ALFWorld(TextEnv):
 
     `data_dir`: a folder with ALFWorld's own games ("train", "valid_seen" and "valid_unseen" of json_2.1.1, or the
     folder above it); without it games are generated. `games`: a dict of how many a split has (generated: 300, 60 and
-    120 unless told; the original: the first so many, all unless told). `size` of generated rooms: "tiny" (5 to 7
+    300 unless told; the original: the first so many, all unless told). `size` of generated rooms: "tiny" (5 to 7
     receptacles, 4 to 6 objects, their names one word to a small model), "small" (6 to 14
     receptacles, 6 to 13 objects) or "full" (the whole floor plan, up to 45 objects). `expert`: whose moves `oracle`
     gives, "handcoded", "planner" or "mixed" (half of the tasks each, by name). `cache_dir`: where found solutions are
