@@ -68,8 +68,8 @@ def error_type(trajectory) -> str | None:
 
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
-    requirements, per required steps (of the oracle, where known), the mean length and graded score, and the shares of the error
-    types. Metrics by name, `prefix/...`; none without trajectories."""
+    requirements, per required steps (of the oracle, where known), the mean length and graded score, and the shares of
+    the error types. Metrics by name, `prefix/...`; none without trajectories."""
     if not trajectories:
         return {}
 
