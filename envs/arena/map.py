@@ -1,8 +1,9 @@
 """The map: places on streets, search, the nearest of a kind, routes by walking or driving, saved places, changes."""
 
 import heapq
+import re
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import lru_cache
 from itertools import accumulate
 
@@ -78,6 +79,11 @@ def draw_phone(rng):
     return str(rng.randint(200000, 999999))
 
 
+def draw_opening(rng):
+    """An hour of the morning."""
+    return rng.randint(6, 12)
+
+
 @lru_cache(maxsize=512)
 def town(world):
     """The Town of a world, always the same one."""
@@ -102,7 +108,7 @@ def town(world):
     for i, (kind, (x, y)) in enumerate(zip(kinds, chosen)):
         street, along = (avenues[x], y) if x in avenues else (streets[y], x)
         address = f"{4 * along + rng.randint(1, 4)} {street}"
-        phone, opening = draw_phone(rng), rng.randint(6, 12)
+        phone, opening = draw_phone(rng), draw_opening(rng)
         places.append(Place(i + 1, names[i], kind, x, y, address, phone, opening, next(ratings[kind])))
     known = rng.sample(places, 4)
     return Town(
@@ -132,9 +138,9 @@ def _draw_roads(rng, streets, avenues):
     roads.append(Road(streets[causeway], width - 1, causeway, width, causeway, False, True))
     for x, name in avenues.items():
         for y in range(height):
-            ways = bridges.get(x, (False, False)) if y == river and x < width else (True, True)
-            if any(ways):
-                roads.append(Road(name, x, y, x, y + 1, *ways))
+            open_to = bridges.get(x, (False, False)) if y == river and x < width else (True, True)
+            if any(open_to):
+                roads.append(Road(name, x, y, x, y + 1, *open_to))
     water = ((-1, river + 0.5, width - 0.5, river + 0.5), (width - 0.5, -1, width - 0.5, height + 1))
     return tuple(roads), water
 
@@ -164,10 +170,9 @@ def ways(roads, start, way):
     return found
 
 
-def nearest(places, roads, start, kind, way):
-    """[(km, place)] of the places of a kind, without `start` itself and what `way` does not lead to, nearest first."""
-    found = ways(roads, (start.x, start.y), way)
-    rows = [(found[p.x, p.y][0], p) for p in places if p.kind == kind and p != start and (p.x, p.y) in found]
+def nearest(places, found, start):
+    """[(km, place)] of those of `places` that are in `found` (of `ways`), nearest first, without `start` itself."""
+    rows = [(found[p.x, p.y][0], p) for p in places if p != start and (p.x, p.y) in found]
     return sorted(rows, key=lambda row: (row[0], row[1].name))
 
 
@@ -191,10 +196,8 @@ def fill(db, world):
     """Write the world's rows into a fresh database."""
     content = town(world)
     ids = {p.name: p.id for p in content.places}
-    rows = [(p.id, p.name, p.kind, p.x, p.y, p.address, p.phone, p.opening, p.rating) for p in content.places]
-    db.executemany("insert into place values (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows)
-    rows = [(r.name, r.ax, r.ay, r.bx, r.by, r.walking, r.driving) for r in content.roads]
-    db.executemany("insert into road values (?, ?, ?, ?, ?, ?, ?)", rows)
+    db.executemany("insert into place values (?, ?, ?, ?, ?, ?, ?, ?, ?)", map(astuple, content.places))
+    db.executemany("insert into road values (?, ?, ?, ?, ?, ?, ?)", map(astuple, content.roads))
     db.executemany("insert into water values (?, ?, ?, ?)", content.water)
     rows = [(world.user, label, ids[name]) for label, name in content.saved.items()]
     db.executemany("insert into saved values (?, ?, ?)", rows)
@@ -283,7 +286,7 @@ async def place(request, error=""):
     p, db = _place(request), database(request)
     pair = (user(request), p.id)
     saved = db.execute("select label from saved where person = ? and place = ?", pair).fetchone()
-    change = db.execute("select phone, opening from change where person = ? and place = ?", pair).fetchone()
+    sent = db.execute("select phone, opening from change where person = ? and place = ?", pair).fetchone()
     return page(
         request,
         "map/place.html",
@@ -291,7 +294,7 @@ async def place(request, error=""):
         p=p,
         labels=LABELS,
         label=saved["label"] if saved else "",
-        change=describe(*change) if change else "",
+        change=describe(*sent) if sent else "",
         drawn=_drawn(request, [p]),
         error=error,
     )
@@ -301,7 +304,8 @@ async def near(request):
     p, typed = _place(request), await form(request)
     name, way = typed.get("kind", ""), typed.get("by", "walking")
     known = name in KINDS and way in MINUTES
-    rows = nearest(_places(request), _roads(request), p, name, way) if known else []
+    found = ways(_roads(request), (p.x, p.y), way) if known else {}
+    rows = nearest([other for other in _places(request) if other.kind == name], found, p)
     return page(
         request,
         "map/near.html",
@@ -402,7 +406,7 @@ async def change(request):
     if request.method == "POST":
         typed |= await form(request)
         opening = whole_number(typed["opening"], 0, 23)
-        if whole_number(typed["phone"], 100000, 999999) is None:
+        if not re.fullmatch("[1-9][0-9]{5}", typed["phone"]):
             error = "a phone has 6 digits"
         elif opening is None:
             error = "the opening time must be 0 to 23"
