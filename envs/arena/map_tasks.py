@@ -11,7 +11,7 @@ from envs.arena.tasks import Move, Template, exit_move
 
 DONE = exit_move("done")
 NOT_POSSIBLE = exit_move("N/A")
-FACTS = {"address": "address", "phone": "phone", "opening time": "opening", "rating": "rating"}  # as on the page
+FACTS = {"address": "address", "phone": "phone", "opening time": "opening", "rating": "rating"}  # page: field
 
 
 # --- what oracles are made of ----------------------------------------------------------------------------------------
