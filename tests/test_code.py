@@ -276,6 +276,7 @@ async def test_near_misses_score_0(slots):
         near(name, lambda m, w, d: [*m[:-1], exit_move("N/A")])
     for name in ("show_issues", "show_label", "show_members", "show_best"):
         near(name, lambda m, w, d: [*m[:-1], Move("link", "home"), DONE])
+    near("show_issues", lambda m, w, d: [*m[:-1], SELECT("label", "bug"), Move("button", "filter"), DONE])
     near("show_label", without("select"))
     near("show_best", without("select"))
 
@@ -435,6 +436,9 @@ async def test_what_the_forms_do_not_offer_is_refused():
     joined = next(p for p in host(world).projects if p.role(world.user) in code.ROLES[:3])
     person = next(person for person, role in joined.members.items() if role != "owner" and person != world.user)
     outside = next(person for person in world.people if person not in joined.members)
+    owned = next(p for p in host(world).projects if p.role(world.user) == "owner")
+    stranger = next(person for person in world.people if person not in owned.members)
+    colleague = next(person for person in owned.members if person != world.user)
     issue, member = f"{strange.id}/issues/{strange.issues[0].number}", f"{joined.id}/members/{person.replace(' ', '-')}"
     episode = server.new(world)
 
@@ -459,6 +463,12 @@ async def test_what_the_forms_do_not_offer_is_refused():
             (f"p/{joined.id}/settings", {"about": "tool for all", "language": "go", "access": "public"}),
         ):
             assert ask(path, **fields)[0] == 403, path
+        for path, error, fields in (
+            ("members", "choose a role", {"name": stranger, "role": "owner"}),
+            (f"members/{colleague.replace(' ', '-')}", "choose a role", {"role": "owner"}),
+            ("settings", "choose language and access", {"about": "tool", "language": "rust", "access": "public"}),
+        ):
+            assert error in ask(f"p/{owned.id}/{path}", **fields)[1]
         assert "this is not a member" in ask(f"p/{strange.id}/issues/new", title="x", assigned=strange.owner)[1]
         assert ask("activity") == fresh
         assert "x by" in ask(f"p/{strange.id}/issues/new", title="x", bug="yes")[1]
