@@ -20,7 +20,8 @@ TOOLS = ("code", "script", "server", "tool")
 ROWS = 5  # of a list, on one page
 LONGEST = 60  # letters of a title or of what a project says about itself
 
-# `was` is what a row said at first: the activity page shows what is no longer as it was.
+# `was` is what a row said at first: the activity page shows what is no longer as it was. Comments are in `remark`: one
+# database holds all sites' tables, and the forum's are in `comment`.
 SCHEMA = """
 create table project (id integer primary key, name text, owner text, about text, language text, access text, base int,
     was text);
@@ -28,7 +29,7 @@ create table member (project int, person text, role text, was text, primary key 
 create table star (project int, person text, primary key (project, person));
 create table issue (id integer primary key, project int, number int, title text, author text, state text, labels text,
     assigned text, was text);
-create table comment (id integer primary key, issue int, author text, text text, new int);
+create table remark (id integer primary key, issue int, author text, text text, new int);
 create table commits (id integer primary key, project int, author text, day int, month text, title text);
 """
 
@@ -186,7 +187,7 @@ def fill(db, world):
             said = (issue.title, issue.author, issue.state, issue.labels, issue.assigned)
             key = db.execute(NEW_ISSUE, (p.id, issue.number, *said, issue_line(*said))).lastrowid
             rows = [(key, person, text) for person, text in issue.comments]
-            db.executemany("insert into comment (issue, author, text, new) values (?, ?, ?, 0)", rows)
+            db.executemany("insert into remark (issue, author, text, new) values (?, ?, ?, 0)", rows)
         # the newest commit stands first, and has the highest id
         commits = [(p.id, c.author, c.day, c.month, c.title) for c in reversed(p.commits)]
         db.executemany("insert into commits (project, author, day, month, title) values (?, ?, ?, ?, ?)", commits)
@@ -358,7 +359,7 @@ def _line(issue):
 async def issue(request, error=""):
     project = _project(request)
     row = _issue(request, project)
-    rows = database(request).execute("select * from comment where issue = ? order by id", (row["id"],)).fetchall()
+    rows = database(request).execute("select * from remark where issue = ? order by id", (row["id"],)).fetchall()
     title = f"issue {row['number']} of {project['name']}"
     return _page(request, "issue", project, title=title, issue=row, line=_line(row), comments=rows, error=error)
 
@@ -395,7 +396,7 @@ async def activity(request):
         [(name, settings_line(*line)) for name, *line, was in settings if settings_line(*line) != was],
         db.execute("select person, name, role from member m join project p on p.id = project where role <> m.was"),
         [(row["number"], row["name"], _line(row)) for row in issues if _line(row) != row["was"]],
-        db.execute("""select comment.author, number, name, text from comment join issue on issue.id = issue
+        db.execute("""select remark.author, number, name, text from remark join issue on issue.id = issue
             join project on project.id = project where new"""),
     )
     return page(request, "code/activity.html", title="activity", lines=lines)
@@ -481,7 +482,7 @@ async def comment(request):
     row = _issue(request, project)
     if not text:
         return await issue(request, "the comment is empty")
-    sql = "insert into comment (issue, author, text, new) values (?, ?, ?, 1)"
+    sql = "insert into remark (issue, author, text, new) values (?, ?, ?, 1)"
     database(request).execute(sql, (row["id"], user(request), text))
     path = f"/code/p/{project['id']}/issues/{row['number']}"
     return done(request, path, f"commented on issue {row['number']} of {project['name']}: {text}")
