@@ -35,7 +35,7 @@ import envs
 from benchmarks.docs import write_docs
 from common.errors import UsageError
 from common.run import run_main
-from envs.arena import SITES
+from envs.arena import PUBLISHED, SITES
 from envs.arena.content import World
 from envs.arena.server import COOKIE, Server
 from tools.setup_chromium import installed
@@ -209,7 +209,7 @@ class BrowserGym:
         self.command = [python, str(WORKER), json.dumps(variant.options | {"chromium": chromium})]
         self.slots, self.workers, self.episodes = slots, [], [None] * slots
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the workers)
-        self.server = Server([site for site, _ in SITES]).start()
+        self.server = Server([site for site, _ in SITES if site.NAME in PUBLISHED]).start()
 
     async def start(self, scripts):
         for script in scripts:
@@ -359,7 +359,7 @@ def draw_tasks(count: int, seed: int):
     rng = random.Random(seed)
     arena = envs.make("arena")
     everything = arena.tasks("train")
-    pools = [[task for task in everything if task.site == site.NAME and task.steps >= 3] for site, _ in SITES]
+    pools = [[task for task in everything if task.site == name and task.steps >= 3] for name in PUBLISHED]
     return [rng.choice(pools[i % len(pools)]) for i in range(count)]
 
 

@@ -71,9 +71,10 @@ async def replay(env, prefix):
 def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
-    "arena" (or "arena/shop", "arena/forum": some of its sites): see envs/arena. "site:tasks.json": the tasks of a file
-    on any web site, see envs/site.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages":
-    WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms. Raises UsageError for an unknown name.
+    "arena" (shop and forum; "arena/all": five sites; "arena/map+code": some of them): see envs/arena.
+    "site:tasks.json": the tasks of a file on any web site, see envs/site.py. "webshop", "alfworld": text in this
+    process, see envs/text.py; "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms.
+    Raises UsageError for an unknown name.
     """
     if env_id.startswith("site:"):
         from envs.site import Site
@@ -97,11 +98,11 @@ def make(env_id, **options):
         from envs.arena import SITES, Arena
 
         known = [site.NAME for site, _ in SITES]
-        sites = part.split("+") if part else None
+        sites = known if part == "all" else part.split("+") if part else None
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
-        raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +)")
-    known = "arena (or arena/shop, arena/forum), webshop, webshop-pages, alfworld and site:FILE"
+        raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +), or all")
+    known = "arena (or arena/all, arena/map, ..), webshop, webshop-pages, alfworld and site:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from envs import arena as arenas
 from envs.arena import Arena, code, code_tasks, tasks
 from envs.arena.code import host
 from envs.arena.content import SEEDS, World
@@ -35,9 +34,7 @@ TO, SELECT = code_tasks._to, code_tasks._select
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def slots():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(arenas, "SITES", ((code, code_tasks),))  # whatever else the arena has
-        root = Arena(timeout=60)  # a busy machine is not a fault
+    root = Arena(sites=["code"], timeout=60)  # a busy machine is not a fault
     yield [root, *(root.fork() for _ in range(SLOTS - 1))]
     await root.close()
 

@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-import envs.arena
-from envs.arena import Arena, shop_admin, shop_admin_tasks, tasks
+from envs.arena import SITES, Arena, shop_admin, shop_admin_tasks, tasks
 from envs.arena.content import SEEDS, World
 from envs.arena.shop_admin import NEXT, ROWS, change_lines, office, ranking
 from envs.arena.tasks import Move, build, exit_move, resolve, task_from_text
@@ -29,9 +28,7 @@ FIND, TYPE, SELECT = shop_admin_tasks._to, shop_admin_tasks._type, shop_admin_ta
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def slots():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(envs.arena, "SITES", ((shop_admin, shop_admin_tasks),))
-        root = Arena(timeout=60)  # a busy machine is not a fault
+    root = Arena(sites=["shop_admin"], timeout=60)  # a busy machine is not a fault
     yield [root, *(root.fork() for _ in range(SLOTS - 1))]
     await root.close()
 
@@ -424,7 +421,7 @@ async def test_instructions_mean_their_checks_only_where_that_exists():
 
 
 async def test_no_other_site_says_it_with_the_same_words():
-    others = [(site.NAME, module) for site, module in envs.arena.SITES if module is not shop_admin_tasks]
+    others = [(site.NAME, module) for site, module in SITES if module is not shop_admin_tasks]
     ours = [draw(name, seed, purpose=purpose)[0] for name in BY_NAME for seed in (12, 13) for purpose in range(4)]
     for _, module in others:
         assert not [task.instruction for task in ours if tasks.find(task.instruction, module.TEMPLATES)]

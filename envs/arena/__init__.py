@@ -13,12 +13,31 @@ from common import html
 from common.actions import Action
 from common.errors import EnvFault
 from envs import webarena
-from envs.arena import forum, forum_tasks, shop, shop_tasks, tasks
+from envs.arena import (
+    code,
+    code_tasks,
+    forum,
+    forum_tasks,
+    map,
+    map_tasks,
+    shop,
+    shop_admin,
+    shop_admin_tasks,
+    shop_tasks,
+    tasks,
+)
 from envs.arena.content import SEEDS, World
 from envs.arena.server import COOKIE, Server
 from envs.site import PageEnv, Served
 
-SITES = ((shop, shop_tasks), (forum, forum_tasks))
+SITES = (
+    (shop, shop_tasks),
+    (forum, forum_tasks),
+    (shop_admin, shop_admin_tasks),
+    (code, code_tasks),
+    (map, map_tasks),
+)
+PUBLISHED = "shop", "forum"  # what "arena" alone is: the sites of the results in docs/
 
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
 LINEAR = ("Click", "Type", "Search", "Select Dropdown Option", "Press", "Goto", "Wait")
@@ -67,9 +86,10 @@ class _Shared(Served):
 class Arena(PageEnv):
     """One episode slot; `fork()` gives another one on the same server and browser.
 
-    `sites` picks sites by name, `format` is the page text's ("compact" or "webrl"), `page_tokens` its longest length as
-    `count_tokens(text)` counts (None: whole), `port` a fixed port for the server (0: any; a busy one is a UsageError),
-    `screenshots` puts a PNG into every observation; other options go to `Browser.start`.
+    `sites` picks sites by name (None: those of the published results), `format` is the page text's ("compact" or
+    "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts (None: whole), `port` a fixed port for the
+    server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into every observation; other options go to
+    `Browser.start`.
     """
 
     def __init__(
@@ -82,7 +102,7 @@ class Arena(PageEnv):
         screenshots=False,
         **browser_options,
     ):
-        chosen = [(site, templates) for site, templates in SITES if sites is None or site.NAME in sites]
+        chosen = [(site, templates) for site, templates in SITES if site.NAME in (sites or PUBLISHED)]
         self.sites = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         shared = _Shared([site for site, _ in chosen], port, browser_options | {"screenshots": screenshots})
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
