@@ -177,7 +177,12 @@ class Session:
     # ---- what a caller does ----
 
     async def reset(
-        self, url: str, sites: list[str] | None = None, cookies: dict[str, str] | None = None, keep_page: bool = False
+        self,
+        url: str,
+        sites: list[str] | None = None,
+        cookies: dict[str, str] | None = None,
+        keep_page: bool = False,
+        context: dict | None = None,
     ) -> Observation:
         """Begin an episode at `url`.
 
@@ -185,12 +190,13 @@ class Session:
         cookies: name -> value, for the host of `url`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
             these cookies; where it loads its pages by script, that saves a document.
+        context: options of Playwright's `new_context` (storage_state, geolocation, ..); given, there is a new one.
         """
         self.sites = tuple(sites or [_origin(url)])
         chromium = await self.browser.connect()
-        kept = keep_page and self._is_whole(chromium)
+        kept = keep_page and context is None and self._is_whole(chromium)
         if not kept:
-            await self._bounded(self._empty(chromium), START)
+            await self._bounded(self._empty(chromium, context), START)
         return await self._bounded(self._begin(url, cookies or {}, kept))
 
     async def act(self, action: Action) -> Observation:
@@ -210,6 +216,10 @@ class Session:
         """`await reader(page)` on the focused Playwright page, or on a tab of our own at `url`, with the episode's
         cookies; the agent's tabs stay as they are. What a check at the end of an episode needs."""
         return await self._bounded(self._read(url, reader))
+
+    async def storage_state(self) -> dict:
+        """Cookies and local storage, for `context` of a later reset(): what being logged in consists of."""
+        return await self._bounded(self._storage_state())
 
     async def close(self) -> None:
         """Throw the context away. reset() makes a new one."""
@@ -237,16 +247,18 @@ class Session:
         """Whether the last episode stayed in one tab on one origin, and Chromium is still there."""
         return len(self._tabs) == 1 and len(self._origins) <= 1 and self._context.browser is chromium
 
-    async def _empty(self, chromium):
-        """A page without a past."""
-        if self._is_whole(chromium):
+    async def _empty(self, chromium, options):
+        """A page without a past; in a context with these options, if there are any."""
+        if options is None and self._is_whole(chromium):
             try:
                 await asyncio.wait_for(self._clear(), self.browser.timeout)
                 return
             except (TimeoutError, PlaywrightError, EnvFault):
                 pass  # the old page hangs or is gone: no fault of the new episode
         await self.close()
-        self._context = await chromium.new_context(viewport=VIEWPORT, accept_downloads=False, service_workers="block")
+        self._context = await chromium.new_context(
+            viewport=VIEWPORT, accept_downloads=False, service_workers="block", **options or {}
+        )
         self._context.on("page", lambda page: None if self._ours else self._on_page(page))
         self._context.on("dialog", self._on_dialog)
         await self._context.add_init_script(self.browser.script)
@@ -272,16 +284,25 @@ class Session:
         await self._send("Page.resetNavigationHistory")
         return observation
 
+    async def _storage_state(self):
+        with self._no_tab_of_the_agent():  # Playwright opens a page for an origin that no tab shows any more
+            return await self._context.storage_state()
+
+    @contextlib.contextmanager
+    def _no_tab_of_the_agent(self):
+        self._ours = True
+        try:
+            yield
+        finally:
+            self._ours = False
+
     # ---- actions ----
 
     async def _read(self, url, reader):
         if url is None:
             return await reader(self._focused())
-        self._ours = True
-        try:
+        with self._no_tab_of_the_agent():
             page = await self._context.new_page()
-        finally:
-            self._ours = False
         try:
             answer = await page.goto(url)
             if answer is not None and answer.status >= 500:

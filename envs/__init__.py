@@ -72,9 +72,10 @@ def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (shop and forum; "arena/all": five sites; "arena/map+code": some of them): see envs/arena.
-    "site:tasks.json": the tasks of a file on any web site, see envs/site.py. "webshop", "alfworld": text in this
-    process, see envs/text.py; "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms.
-    Raises UsageError for an unknown name.
+    "site:tasks.json": the tasks of a file on any web site, see envs/site.py. "webarena", "webarena-lite" (or
+    "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your own): the real sites,
+    see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages": WebShop
+    in the browser; "alfworld/tiny", "alfworld/full": other rooms. Raises UsageError for an unknown name.
     """
     if env_id.startswith("site:"):
         from envs.site import Site
@@ -89,6 +90,14 @@ def make(env_id, **options):
         from envs.webshop.pages import WebShopPages
 
         return WebShopPages(**options)
+    if env_id.startswith("webarena"):
+        from envs.webarena_sites import BENCHMARKS, WebArena
+
+        name, _, path = env_id.partition(":")
+        name, _, part = name.partition("/")
+        if name in BENCHMARKS:
+            options.pop("port", None)
+            return WebArena(name, path, part.split("+") if part else None, **options)
     name, _, part = env_id.partition("/")
     if name == "alfworld":
         from envs.alfworld import ALFWorld
@@ -102,7 +111,7 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +), or all")
-    known = "arena (or arena/all, arena/map, ..), webshop, webshop-pages, alfworld and site:FILE"
+    known = "arena (or arena/all, arena/map, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite and site:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

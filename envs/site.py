@@ -73,6 +73,8 @@ class PageEnv:
     how an exit is scored (`verdict`).
     """
 
+    scores_without_exit = False  # whether an episode that is cut off is scored, too, as an exit without an answer
+
     def __init__(self, shared, format, page_tokens, count_tokens, screenshots):
         self.format, self.page_tokens, self.count_tokens = format, page_tokens, count_tokens
         self.screenshots = screenshots
@@ -136,15 +138,19 @@ class PageEnv:
             else:
                 obs, info = await self._act(action)
         terminated = answer is not None
-        truncated = not terminated and len(self._actions) >= self._task.max_steps
+        truncated = not terminated and self._is_cut_off()
         reward = 0.0
         if terminated or truncated:
             self._over = True
-            checked = self._task.config is not None
-            verdict = (await self.verdict(answer) if terminated else 0.0) if checked else None
+            checked, scored = self._task.config is not None, terminated or self.scores_without_exit
+            verdict = (await self.verdict(answer or "") if scored else 0.0) if checked else None
             reward = verdict or 0.0
             info |= {"answer": answer or "", "verdict": verdict}
         return obs, reward, terminated, truncated, info
+
+    def _is_cut_off(self):
+        """Whether the episode ends here although the agent has not ended it."""
+        return len(self._actions) >= self._task.max_steps
 
     async def _act(self, action):
         return await self._observe(await self._session.act(action))
