@@ -506,18 +506,27 @@ def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
     if prompt_format == "webrl":
         text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
         return tokenizer.encode(text)  # with the beginning-of-text token
-    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
-    page = f"{obs['text']}\n{error}"
     if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
-        history = "".join(f"{tokenizer.decode(ids)}\n" for ids in past)
-        task = f"Task Instruction: {instruction}\nAction History:\n{history}{page}"
+        task = agent_task(instruction, [tokenizer.decode(ids) for ids in past], obs)
         return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
-    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page))
+    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page_and_error(obs)))
     ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
     newline = tokenizer.encode("\n", add_special_tokens=False)
     for action in past:
         ids += action + newline
     return ids + tokenizer.encode(f"{page}Action:\n", add_special_tokens=False)
+
+
+def page_and_error(obs):
+    """The observation as a prompt shows it: the page, and why the last action was refused, if it was."""
+    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+    return f"{obs['text']}\n{error}"
+
+
+def agent_task(instruction, actions, obs):
+    """What a chat model is told besides AGENT_SYSTEM_PROMPT: the instruction, its answers so far, the page."""
+    history = "".join(f"{action}\n" for action in actions)
+    return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
 
 
 AGENT_SYSTEM_PROMPT = """You operate a web browser to do the user's task. You see the task, your actions so far and the

@@ -235,8 +235,8 @@ def read_metrics(run_path: str | Path) -> list[dict]:
 
 def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None):
     """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
-    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own). With `--resume FOLDER` the
-    defaults are that run's arguments. A flag always wins."""
+    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own); without presets the class's
+    own. With `--resume FOLDER` the defaults are that run's arguments. A flag always wins."""
     import tyro
 
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -247,6 +247,8 @@ def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None 
         defaults = replace(defaults, **_saved_args(args_class, Path(first.resume)))
         args = tyro.cli(args_class, args=argv, default=defaults)
         return replace(args, resume=first.resume)
+    if not presets:
+        return tyro.cli(args_class, args=argv)
     preset = first.preset
     if preset == "auto":
         preset = "tiny" if llm.is_tiny(first.model_id) else "paper"

@@ -283,7 +283,7 @@ def clean(text):
 
 def tokens(text):
     """Words and punctuation marks, close to nltk's word_tokenize."""
-    text = re.sub(r"""(\.{2,}|--|[;@#$%&?!()\[\]{}<>"“”‘’«»`]|[:,](?!\d))""", r" \1 ", text)
+    text = re.sub(r"""(\.{2,}|--|[;@#$%&?!()\[\]{}<>"“”‘’«»`*–—]|[:,](?!\d))""", r" \1 ", text)
     text = re.sub(r"""(?<=[^\s.])\.(?=[\s"')\]}>]*(?:\s|$))""", " . ", text)
     text = re.sub(r"(?i)(?<=\w)(n't|'(?:s|m|d|ll|re|ve)|')(?=\s|$)", r" \1", text)
     return re.sub(r"(?<!\S)'(?!ve\b|ll\b|re\b)(?=\w{2})", "' ", text).split()

@@ -109,30 +109,36 @@ def show(obs: dict) -> None:
         print(style("31", f"  error: {obs['error']}"))
 
 
-def load_policy(args: Args):
-    """`act(instruction, steps, obs) -> Step` of the model that --policy names, and the script's `read_action`.
-
-    The prompt is the script's own (`agent_prompt` of the script that made the run; webrl.py for a bare model).
-    """
-    from common import llm
-
-    run, settings, script = Path(args.policy), {}, "webrl"
-    model_id = args.policy
+def find_policy(name: str, flag: str):
+    """Of a run's folder, or of a bare model (folder or hub id): the model's id, the script whose prompt it reads (the
+    one that made the run; webrl.py for a bare model) and the run's settings, {} for a bare model."""
+    run, settings, script = Path(name), {}, "webrl"
     if (run / "args.json").is_file():
         checkpoint = latest(run)
         if checkpoint is None:
-            raise UsageError(f"--policy {run}: the run has no checkpoint yet")
+            raise UsageError(f"{flag} {run}: the run has no checkpoint yet")
         settings = json.loads((run / "args.json").read_text())
         script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), script)
-        model_id = str(checkpoint.folder("actor"))
+        name = str(checkpoint.folder("actor"))
+    return name, importlib.import_module(script), settings
+
+
+def prompt_settings(script, settings: dict) -> dict:
+    """Those of a run's settings that its script's `agent_prompt` takes."""
+    takes = inspect.signature(script.agent_prompt).parameters
+    return {name: value for name, value in settings.items() if name in takes}
+
+
+def load_policy(args: Args):
+    """`act(instruction, steps, obs) -> Step` of the model that --policy names, and the script's `read_action`."""
+    from common import llm
+
+    model_id, module, settings = find_policy(args.policy, "--policy")
     model, tokenizer = llm.load(model_id)
-    module = importlib.import_module(script)
-    takes = inspect.signature(module.agent_prompt).parameters
     length = min(settings.get("max_new_tokens", 64), 2048)
 
     def act(instruction: str, steps: list[Step], obs: dict) -> Step:
-        own = {name: value for name, value in settings.items() if name in takes}
-        prompt = module.agent_prompt(tokenizer, instruction, steps, obs, **own)
+        prompt = module.agent_prompt(tokenizer, instruction, steps, obs, **prompt_settings(module, settings))
         seed = llm.seed_of(args.seed, len(steps))
         ids = llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
         answer = tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])

@@ -1,0 +1,305 @@
+"""Plays an environment's test tasks with a policy and prints the success on each site; every episode is kept.
+
+    python tools/eval.py --env-id webarena-lite --policy http://localhost:8000/v1    # a chat model behind a URL
+    python tools/eval.py --env-id webarena-lite --policy URL --prompt-format webrl   # a released WebRL checkpoint
+    python tools/eval.py --env-id webarena-lite --model-id runs/RUN                  # a run's actor, or any model, here
+    python tools/eval.py --resume runs/EVALUATION                                    # what is not played yet
+
+An evaluation that was stopped goes on where it was: tasks that were played are not played again. What a WebArena
+evaluation needs besides (the sites' addresses, a judge) is in docs/webarena.md.
+"""
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import envs
+import webrl
+from common import llm
+from common.errors import EnvFault, TooManyFaults, UsageError
+from common.rollout import Player
+from common.run import Run, parse_args, run_main
+from common.stats import evaluation_metrics, wilson
+from tools import view
+from tools.play import find_policy, prompt_settings
+
+# The columns of the WebRL paper's Table 1 for WebArena's sites. Tasks that begin on one site and need the encyclopedia
+# count for that site, as there; tasks on two sites are in the average alone, there and here.
+COLUMNS = {"reddit": "Reddit", "gitlab": "GitLab", "shopping_admin": "CMS", "map": "Map", "shopping": "OSS"}
+SEVERAL = "two sites"
+PAGE_TOKENS, NEW_TOKENS = 12000, 2048
+CHARACTERS_A_TOKEN = 4  # where there is no tokenizer to count with
+
+
+@dataclass
+class Args:
+    exp_name: str = "eval"
+    """the name of this evaluation"""
+    seed: int = 1
+    """seed of the policy's sampling"""
+    runs_dir: str = "runs"
+    """where the evaluation's folder is made"""
+    resume: str = ""
+    """go on with an evaluation: its folder; its flags hold"""
+
+    # the environment
+    env_id: str = "arena"
+    """the environment (envs/__init__.py lists them)"""
+    split: str = "test"
+    """train, eval or test"""
+    num_tasks: int = 0
+    """tasks from the beginning of the split; 0: all"""
+    num_envs: int = 8
+    """episodes played at once, each in a browser context of its own"""
+    real_input: bool = False
+    """act by trusted mouse and keyboard events instead of in-page dispatch"""
+    screenshots: bool = False
+    """keep a screenshot of every step"""
+
+    # the policy: one of these two
+    model_id: str = ""
+    """a run's folder (the actor of its last checkpoint) or a model (folder or hub id), computed here"""
+    policy: str = ""
+    """URL of an OpenAI-compatible server; its key is read from OPENAI_API_KEY"""
+    policy_model: str = ""
+    """the model's name at that server; empty: the only one that it serves"""
+    prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
+    """webrl.py's formats; auto: the run's own, chat for a server; webrl: the released checkpoints', which a server is
+    asked to complete as text"""
+    temperature: float = 0.0
+    """sampling temperature; 0: greedy"""
+    max_new_tokens: int = 0
+    """longest answer in tokens; 0: the run's own, or 2048"""
+    page_tokens: int = 0
+    """longest page in a prompt in tokens (for a server: of four characters); 0: the run's own, or 12000"""
+
+
+# What an evaluation measures: with another value it is another one.
+FIXED = "env_id split seed model_id policy policy_model prompt_format temperature max_new_tokens page_tokens".split()
+
+
+class Bytes:
+    """The tokenizer of a policy that takes and gives text: its tokens are the bytes."""
+
+    eos_token_id = chat_template = None
+
+    def decode(self, ids):
+        return bytes(ids).decode(errors="replace")
+
+
+class Endpoint:
+    """A model behind an OpenAI-compatible URL: what samples in a Player's stead (an Engine that needs no tokens).
+
+    `prompt` is the Player's: it keeps the text and hands on its number, in the place of token ids.
+    """
+
+    def __init__(self, args):
+        import openai
+
+        self.url, self.released = args.policy, args.prompt_format == "webrl"
+        self.client = openai.AsyncOpenAI(base_url=args.policy, api_key=llm.api_key(), timeout=600, max_retries=4)
+        self.model = args.policy_model or self._only_model(openai)
+        if not self.released:  # a wrong URL, key or name shows now, not in every episode
+            llm.ask(args.policy, self.model, "Reply with OK.", "--policy")
+        self.texts, self.count = {}, 0
+
+    def _only_model(self, openai):
+        try:
+            client = openai.OpenAI(base_url=self.url, api_key=llm.api_key(), timeout=60, max_retries=2)
+            served = [model.id for model in client.models.list()]
+        except openai.OpenAIError as error:
+            raise UsageError(f"--policy {self.url}: {error}") from error
+        if len(served) != 1:
+            raise UsageError(f"--policy {self.url}: it serves {len(served)} models: name one with --policy-model")
+        return served[0]
+
+    def prompt(self, instruction, steps, obs):
+        actions = [step.action for step in steps]
+        if self.released:
+            text = webrl.released_prompt(LLAMA, instruction, actions, obs["text"])
+        else:
+            text = webrl.agent_task(instruction, actions, obs)
+        self.count += 1
+        self.texts[self.count] = text
+        return [self.count]
+
+    async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
+        """One prompt's Completion, without log-probs. Raises EnvFault where the server gives none."""
+        import openai
+
+        text = self.texts.pop(prompt_ids[0])
+        settings = {"model": self.model, "temperature": temperature, "max_tokens": max_new_tokens}
+        settings |= {"seed": seed} if temperature else {}
+        try:
+            if self.released:
+                reply = await self.client.completions.create(prompt=text, stop=[webrl.END], **settings)
+                said = reply.choices[0].text
+            else:
+                turns = [{"role": "system", "content": webrl.AGENT_SYSTEM_PROMPT}, {"role": "user", "content": text}]
+                reply = await self.client.chat.completions.create(messages=turns, **settings)
+                said = reply.choices[0].message.content
+        except (openai.OpenAIError, IndexError) as error:
+            raise EnvFault(f"--policy {self.url}: {error}") from error
+        return llm.Completion(list((said or "").encode(errors="replace")), [], version)
+
+
+# What `released_prompt` takes out of a page, for a model whose tokenizer is at the server: Llama 3's control tokens.
+LLAMA = SimpleNamespace(
+    added_tokens_decoder={
+        number: SimpleNamespace(content=f"<|{name}|>", special=True)
+        for number, name in enumerate(
+            "begin_of_text end_of_text start_header_id end_header_id eot_id eom_id python_tag "
+            "finetune_right_pad_id".split()
+        )
+    }
+)
+
+
+def make_env(args, settings, format, count_tokens):
+    """The environment, with what only web pages need."""
+    if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
+        return envs.make(args.env_id, format=format)
+    return envs.make(
+        args.env_id,
+        format=format,
+        page_tokens=args.page_tokens or settings.get("page_tokens", PAGE_TOKENS),
+        count_tokens=count_tokens,
+        real_input=args.real_input,
+        screenshots=args.screenshots,
+    )
+
+
+def make_policy(args):
+    """The environment, and a Player's arguments for who plays it. Raises UsageError for what cannot be had."""
+    if args.policy:
+        endpoint, script, settings = Endpoint(args), SimpleNamespace(), {}
+        model, tokenizer, prompt = SimpleNamespace(generation_config=None), Bytes(), endpoint.prompt
+        format = "webrl" if endpoint.released else "compact"
+
+        def count_tokens(text):
+            return len(text) / CHARACTERS_A_TOKEN
+
+    else:
+        endpoint, (model_id, script, settings) = None, find_policy(args.model_id, "--model-id")
+        if args.prompt_format != "auto":
+            settings = settings | {"prompt_format": args.prompt_format}
+        model, tokenizer = llm.load(model_id)
+        own = prompt_settings(script, settings)
+        form = own.get("prompt_format", "auto")
+        format = "webrl" if form == "webrl" else "compact"
+        if hasattr(script, "is_chat") and args.env_id.partition("/")[0] in ("webshop", "alfworld"):
+            format = "original" if script.is_chat(tokenizer, form) else "compact"  # crps.py's
+
+        def prompt(instruction, steps, obs):
+            return script.agent_prompt(tokenizer, instruction, steps, obs, **own)
+
+        def count_tokens(text):
+            return len(tokenizer.encode(text, add_special_tokens=False))
+
+    return make_env(args, settings, format, count_tokens), dict(
+        model=model,
+        tokenizer=tokenizer,
+        prompt=prompt,
+        engine=endpoint,
+        max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
+        read_action=getattr(script, "read_action", str),
+    )
+
+
+def column(site):
+    """The table's column of a task's `site`, which may join several by +."""
+    names = [name for name in site.split("+") if name != "wikipedia"] or ["wikipedia"]
+    return COLUMNS.get(names[0], names[0]) if len(names) == 1 else SEVERAL
+
+
+def table(trajectories):
+    """Success in percent and number of tasks, by column and in all, as a Markdown table: the paper's Table 1."""
+    played, won = Counter(), Counter()
+    for trajectory in trajectories:
+        played[column(trajectory.task.site)] += 1
+        won[column(trajectory.task.site)] += bool(trajectory.verdict)
+    order = [*COLUMNS.values(), *sorted(set(played) - {*COLUMNS.values(), SEVERAL}), SEVERAL]
+    names = [name for name in order if played[name]]
+    rates = [f"{100 * won[name] / played[name]:.1f}" for name in names]
+    rows = [
+        ["", *names, "Avg."],
+        ["---"] * (len(names) + 2),
+        ["success, %", *rates, f"{100 * won.total() / played.total():.1f}"],
+        ["tasks", *(str(played[name]) for name in names), str(played.total())],
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def report(run, tasks, trajectories):
+    """Prints the table, and what was not played."""
+    if not trajectories:
+        return run.say("no task could be played")
+    won = sum(bool(t.verdict) for t in trajectories)
+    run.say(f"\n{table(trajectories)}\n\nSuccess {wilson(won, len(trajectories))}, {won} of {len(trajectories)} tasks")
+    unknown = sum(t.verdict is None for t in trajectories)
+    if unknown:
+        run.say(f"{unknown} tasks have no checker: they count as failures")
+    played = {t.task.task_id for t in trajectories}
+    missing = [task.task_id for task in tasks if task.task_id not in played]
+    if missing:
+        run.say(
+            f"Not played because of faults: {len(missing)} tasks ({', '.join(missing[:20])}); as failures they make"
+        )
+        run.say(f"it {won / len(tasks):.3f}. --resume {run.path} plays them again")
+
+
+def open_run(args):
+    """The evaluation's folder, a new one or that of --resume."""
+    if not args.resume:
+        return Run.create(args, __file__, args.runs_dir)
+    try:
+        saved = json.loads((Path(args.resume) / "args.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"nothing to resume: {args.resume} has no readable args.json") from error
+    for name in FIXED:
+        if saved.get(name) != getattr(args, name):
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"--resume {args.resume}: it was played with {flag} {saved.get(name)}, not {getattr(args, name)}"
+            )
+    return Run(Path(args.resume), args)
+
+
+def main(args):
+    if bool(args.model_id) == bool(args.policy):
+        raise UsageError("who plays? --model-id MODEL or --policy URL, one of them")
+    if args.policy and args.prompt_format == "plain":
+        raise UsageError("--prompt-format plain is for --model-id; a server is asked in chat or webrl")
+    if args.num_envs < 1:
+        raise UsageError("--num-envs must be at least 1")
+    env, policy = make_policy(args)
+    tasks = env.tasks(args.split)[: args.num_tasks or None]
+    with asyncio.Runner() as runner, open_run(args) as run:
+        run.unfinished = run.trajectories  # the Player keeps each episode at once, and takes from there what it finds
+        notes = getattr(env, "notes", [])
+        run.say("\n".join([f"run folder {run.path}", *notes]))
+        player = Player(env, run=run, runner=runner, num_envs=args.num_envs, **policy)
+        try:
+            trajectories = player.play(tasks, args.temperature, args.seed, args.split)
+        except (KeyboardInterrupt, TooManyFaults):
+            run.say(f"go on with --resume {run.path}")
+            raise
+        finally:
+            runner.run(env.close())
+        metrics = evaluation_metrics(trajectories, args.split) | player.metrics()
+        run.log(metrics | {"notes": "; ".join(notes)}, 0)
+        report(run, tasks, trajectories)
+        if trajectories:
+            print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(parse_args(Args, {})))
