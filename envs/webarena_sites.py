@@ -10,6 +10,7 @@ LOGINS and the two REST addresses at the end.
 
 import asyncio
 import contextlib
+import http.client
 import importlib.metadata
 import json
 import os
@@ -166,7 +167,7 @@ class WebArena(PageEnv):
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         for url in _start_urls(config):
-            if not any(_below(url, site) for site in self.sites.values()):
+            if _origin(url) not in self._allowed():
                 raise UsageError(f"{where}: its start_url {url} is on none of the sites")
         for site in _needs_login(task.config):
             if "page" not in self._logins.get(site, ()):
@@ -234,7 +235,7 @@ class WebArena(PageEnv):
         options = {"storage_state": self._states.get(logins)}
         if config.get("geolocation"):
             options |= {"geolocation": config["geolocation"], "permissions": ["geolocation"]}
-        page = await self._session.reset("about:blank", sites=self._allowed(), context=options)
+        await self._session.reset("about:blank", sites=self._allowed(), context=options)
         for site in logins:
             await self._log_in(site, known=logins in self._states)
         if logins:
@@ -334,7 +335,7 @@ async def _fill(page, form):
     try:
         for name in ("username", "password"):
             await _field(page, form[f"{name}_field"]).fill(form[name])
-        async with page.expect_event("framenavigated"):
+        async with page.expect_event("framenavigated", lambda frame: frame is page.main_frame):
             # not click(), which waits for animation frames: a browser without screenshots has none in this tab
             await page.get_by_role("button", name=form["button"]).dispatch_event("click")
     except PlaywrightError as error:
@@ -391,8 +392,9 @@ def _addresses(name, tasks):
     for task in tasks:
         text = json.dumps(task.config)
         for site in SITES:
-            asked = site == "shopping" and "func:shopping_" in text  # by REST
-            if asked or site in task.site.split("+") or f"__{site.upper()}__" in text:
+            by_rest = site == "shopping" and "func:shopping_" in text
+            named = site in (*task.site.split("+"), *_needs_login(task.config))
+            if named or by_rest or f"__{site.upper()}__" in text:
                 needs.setdefault(site, task.task_id)
     sites = {site: _variable(site) for site in (*needs, "homepage")}
     unset = [f"{site.upper()} (task {needs[site]})" for site in needs if not sites[site]]
@@ -444,11 +446,9 @@ def _origin(url):
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _below(url, site):
-    return _origin(url) == _origin(site)
-
-
 # --- the sites by HTTP -----------------------------------------------------------------------------------------------
+
+WEB_ERRORS = (OSError, ValueError, http.client.HTTPException)  # URLError, HTTPError and TimeoutError are OSErrors
 
 
 def _unreachable(url, seconds=REACH_SECONDS, bad=500):
@@ -458,7 +458,7 @@ def _unreachable(url, seconds=REACH_SECONDS, bad=500):
             return ""
     except urllib.error.HTTPError as error:
         return "" if error.code < bad else f"status {error.code}"
-    except (OSError, ValueError) as error:  # URLError and TimeoutError are OSErrors
+    except WEB_ERRORS as error:
         return str(getattr(error, "reason", error))
 
 
@@ -491,7 +491,7 @@ def _json(url, headers=None, body=None):
     try:
         with urllib.request.urlopen(request, timeout=API_SECONDS) as reply:
             return json.load(reply)
-    except (OSError, ValueError) as error:
+    except WEB_ERRORS as error:
         raise EnvFault(f"{url}: {error}") from None
 
 

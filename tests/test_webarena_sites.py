@@ -6,10 +6,12 @@ import importlib.metadata
 import json
 import shlex
 import socket
+import subprocess
 import sys
 import threading
 from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qsl
 
 import pytest
 
@@ -232,6 +234,54 @@ async def test_a_log_in_that_fails_is_a_usage_error_at_first_and_a_fault_later(m
     assert "\n" not in str(caught.value)
 
 
+NEWSLETTER = "<form><label for=n>Sign Up for Our Newsletter: Email</label><input id=n><button>Subscribe</button></form>"
+FIELDS = {  # as each site's own page names them
+    "shopping": "<label for=a>Email</label><input id=a name=u><label for=b>Password</label><input id=b name=p>",
+    "shopping_admin": "<input name=u placeholder='user name'><input name=p placeholder=password>",
+    "reddit": "<label for=a>Username</label><input id=a name=u><label for=b>Password</label><input id=b name=p>",
+    "gitlab": "<input name=u data-testid=username-field><input name=p data-testid=password-field>",
+}
+
+
+class Forms(Handler):
+    """Log-in forms of the four sites at /SITE, in the sites' own words; who is not logged in is sent to them."""
+
+    def do_GET(self):
+        _, site, *rest = self.path.split("/")
+        form, path = webarena_sites.LOGINS[site], "/" + "/".join(rest)
+        inside = f"{site}=in" in self.headers.get("cookie", "")
+        if path.rstrip("/") == form["page"].rstrip("/") and not inside:
+            fields = f"{FIELDS[site]}<button>{form['button']}</button>"
+            return self.reply(f"<a href='#'>{form['button']}</a>{NEWSLETTER}<form method=post>{fields}</form>")
+        if inside or path == "/start":
+            return self.reply(f"<p>{form['proof_text'] if inside else 'guest'}</p>")
+        self.send(f"/{site}{form['page']}")
+
+    def do_POST(self):
+        site, text = self.path.split("/")[1], self.rfile.read(int(self.headers["content-length"])).decode()
+        account = {"u": webarena_sites.LOGINS[site]["username"], "p": webarena_sites.LOGINS[site]["password"]}
+        self.send(f"/{site}/start", f"{site}=in; Path=/" if dict(parse_qsl(text)) == account else "x=y")
+
+    def send(self, path, cookie="x=y"):
+        self.send_response(302)
+        self.send_header("location", path)
+        self.send_header("set-cookie", cookie)
+        self.send_header("content-length", "0")
+        self.end_headers()
+
+
+async def test_the_table_logs_in_at_forms_with_the_official_names(make, variables):
+    variables.delenv("WEBARENA_LOGINS")
+    with serve(Forms) as url:
+        for site in FIELDS:
+            variables.setenv(site.upper(), f"{url}/{site}")
+        everywhere = dict(sites=list(FIELDS), storage_state=f"./.auth/{'.'.join(FIELDS)}_state.json")
+        env = make(entry("price", start_url="__GITLAB__/start", **everywhere))
+        await env.reset(env.tasks("test")[0])
+        (state,) = env._states.values()
+        assert {cookie["name"] for cookie in state["cookies"]} - {"x"} == set(FIELDS)
+
+
 # --- how an episode begins and ends ----------------------------------------------------------------------------------
 
 
@@ -385,6 +435,7 @@ def without(key, value):
         ([entry("price", 5, storage_state="bank_state.json")], "task 5: there is no log-in for 'bank'"),
         ([entry("price", 5, require_reset=True)], "task 5 requires a reset: set WEBARENA_RESET"),
         ([entry("price", 5, sites=["map", "shopping"])], "not set: MAP \\(task 5\\); export MAP="),
+        ([entry("price", 5, storage_state="./.auth/gitlab_state.json")], "not set: GITLAB \\(task 5\\)"),
     ],
 )
 async def test_a_task_file_that_cannot_be_used_is_one_line(make, tmp_path, entries, says):
@@ -438,6 +489,11 @@ async def test_sites_can_be_chosen(make, tmp_path, variables):
         env.tasks("train")
     with pytest.raises(UsageError, match="webarena-lite/bank: no tasks; its sites are"):
         envs.make(f"webarena-lite/bank:{tmp_path}/tasks.json")
+
+
+def test_no_torch_is_imported():
+    code = "import sys, envs.webarena_sites; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_the_task_files_are_found_in_their_packages(variables, tmp_path):

@@ -1,0 +1,244 @@
+"""tools/eval.py: WebArena's rehearsal on the arena's sites, killed and resumed; the table; other environments."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import webrl
+from common import llm
+from common.errors import UsageError
+from common.replay import Step, Trajectory, TrajectoryStore
+from common.run import read_metrics
+from envs import Task
+from envs.arena import tasks
+from tests.test_webarena_sites import (  # noqa: F401  (fixtures)
+    TASKS,
+    Handler,
+    JudgeModel,
+    entry,
+    guests,
+    serve,
+    variables,
+)
+from tools import eval as evaluation
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class Policy(Handler):
+    """A chat model that knows the arena's oracles: by instruction, the moves or one answer; `asked` counts its calls.
+    It keeps still at the instructions in `held` until `go` is set, and refuses those in `refused`."""
+
+    plans, asked, held, refused, requests = {}, Counter(), set(), set(), []
+    go = threading.Event()
+
+    def do_GET(self):
+        self.reply({"object": "list", "data": [{"id": "oracle", "object": "model", "created": 0, "owned_by": "x"}]})
+
+    def do_POST(self):
+        body = self.body()
+        Policy.requests.append(body)
+        if self.path.endswith("/chat/completions"):
+            text = body["messages"][-1]["content"]
+            said = "OK" if text == "Reply with OK." else self.act(text)
+            choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+            kind = "chat.completion"
+        else:
+            choice, kind = {"index": 0, "text": 'exit(message="x")', "finish_reason": "stop"}, "text_completion"
+        if choice.get("message", {}).get("content") is None and kind == "chat.completion":
+            return self.reply({"error": {"message": "the prompt is too long"}}, 400)
+        self.reply({"id": "1", "object": kind, "created": 0, "model": body["model"], "choices": [choice]})
+
+    def act(self, text):
+        instruction = re.match(r"Task Instruction: (.*)\n", text)[1]
+        if instruction in Policy.held:
+            Policy.go.wait(60)
+        Policy.asked[instruction] += 1
+        if instruction in Policy.refused:
+            return None
+        plan = Policy.plans[instruction]
+        if isinstance(plan, str):
+            return plan
+        history, _, page = text.partition("\npage ")
+        return tasks.resolve(plan[len(re.findall(r"^(?:do|exit)\(", history, re.MULTILINE))], f"page {page}")
+
+
+@pytest.fixture
+def policy():
+    Policy.plans, Policy.asked, Policy.held, Policy.refused, Policy.requests = {}, Counter(), set(), set(), []
+    Policy.go.clear()
+    with serve(Policy) as url:
+        yield f"{url}/v1"
+
+
+def rehearsal_tasks():
+    """Seven tasks in the official format, six of which the policy solves; its plans."""
+    names = "price sort-category missing-add open_profile switch".split()
+    entries = [entry(name, number) for number, name in enumerate(names)]
+    plans = {TASKS[name][0].instruction: TASKS[name][1] for name in names}
+    both = "__SHOPPING__/c/kitchen |AND| __REDDIT__/"
+    entries.append(entry("price", 5, intent="compare the two", sites=["shopping", "reddit"], start_url=both))
+    plans["compare the two"] = 'exit(message="zzz")'
+    fuzzy = {"eval_types": ["string_match"], "reference_answers": {"fuzzy_match": ["kitchen", "garden"]}}
+    entries.append(entry("price", 6, intent="which rooms are there", eval=fuzzy))
+    plans["which rooms are there"] = '# Note: rooms\nexit(message="there are kitchen, garden")'
+    return entries, plans
+
+
+def lines_of(file):
+    return len(file.read_text().splitlines()) if file.exists() else 0
+
+
+def test_webarena_rehearsed_killed_and_resumed(policy, guests, variables, tmp_path, capsys):  # noqa: F811
+    entries, Policy.plans = rehearsal_tasks()
+    (tmp_path / "tasks.json").write_text(json.dumps(entries))
+    variables.setenv("SHOPPING", f"{guests.url}/shop")
+    variables.setenv("REDDIT", f"{guests.url}/forum")
+    Policy.held = {"compare the two", entries[4]["intent"]}
+    JudgeModel.says = None
+    env_id = f"webarena-lite:{tmp_path}/tasks.json"
+    flags = ["--env-id", env_id, "--policy", policy, "--num-envs", "3", "--runs-dir", str(tmp_path / "runs")]
+    with serve(JudgeModel) as judge:
+        variables.setenv("WEBARENA_JUDGE", f"{judge}/v1")
+        process = subprocess.Popen([sys.executable, "tools/eval.py", *flags], cwd=ROOT, stdout=subprocess.DEVNULL)
+        try:
+            deadline = time.monotonic() + 120
+            while not (found := list((tmp_path / "runs").glob("*/trajectories.jsonl"))) or lines_of(found[0]) < 5:
+                assert process.poll() is None and time.monotonic() < deadline
+                time.sleep(0.05)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+        run = found[0].parent
+        before = Policy.asked.copy()
+        done = [t.task.instruction for t in TrajectoryStore(run / "trajectories.jsonl")]
+        assert len(done) == 5 and not Policy.held & set(done)
+        Policy.go.set()
+        evaluation.main(evaluation.parse_args(evaluation.Args, {}, ["--resume", str(run)]))
+    assert all(Policy.asked[instruction] == before[instruction] for instruction in done)
+    out = capsys.readouterr().out
+    assert "| success, % | 100.0 | 100.0 | 0.0 | 85.7 |" in out and "|  | Reddit | OSS | two sites | Avg. |" in out
+    assert "| tasks | 2 | 4 | 1 | 7 |" in out and "6 of 7 tasks" in out and "Not played" not in out
+    assert "1 tasks with answers to be compared by meaning: compared by the model at" in out
+    played = list(TrajectoryStore(run / "trajectories.jsonl"))
+    assert {t.task.task_id: t.verdict for t in played} == {str(i): float(i != 5) for i in range(7)}
+    assert "which rooms are there" in (run / "episodes.html").read_text()
+    metrics = read_metrics(run)[-1]
+    assert metrics["test/success"] == 6 / 7 and metrics["test/site_reddit"] == 1.0 and "lite rules" in metrics["notes"]
+
+
+def trajectories(won_of):
+    """(won, of) by site as trajectories."""
+    return [
+        Trajectory(Task(f"{site}-{i}", site, "", 30), 0, 0, verdict=float(i < won))
+        for site, (won, count) in won_of.items()
+        for i in range(count)
+    ]
+
+
+def test_the_table_is_the_papers():
+    """WebRL's Llama 3.1 8B in Table 1, from counts that give its figures: its average is over all 165 tasks, Map has
+    the tasks with Wikipedia, and those on two sites are in no column."""
+    won_of = {
+        "reddit": (12, 19),
+        "gitlab": (14, 30),
+        "shopping_admin": (19, 35),
+        "map": (11, 26),
+        "wikipedia+map": (0, 3),
+        "map+wikipedia": (0, 1),
+        "shopping": (14, 45),
+        "gitlab+reddit": (0, 2),
+        "reddit+gitlab": (0, 2),
+        "shopping+reddit": (0, 1),
+        "map+shopping_admin": (0, 1),
+    }
+    assert evaluation.table(trajectories(won_of)).splitlines() == [
+        "|  | Reddit | GitLab | CMS | Map | OSS | two sites | Avg. |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| success, % | 63.2 | 46.7 | 54.3 | 36.7 | 31.1 | 0.0 | 42.4 |",
+        "| tasks | 19 | 30 | 35 | 30 | 45 | 6 | 165 |",
+    ]
+    assert evaluation.table(trajectories({"shop": (1, 3), "forum": (0, 1)})).splitlines()[2:] == [
+        "| success, % | 0.0 | 33.3 | 25.0 |",
+        "| tasks | 1 | 3 | 4 |",
+    ]
+
+
+def run_eval(tmp_path, *flags):
+    args = evaluation.parse_args(evaluation.Args, {}, ["--runs-dir", str(tmp_path), *flags])
+    evaluation.main(args)
+    return max(tmp_path.iterdir(), key=os.path.getmtime)
+
+
+def test_a_server_plays_any_environment_and_what_faults_is_said(policy, tmp_path, capsys):
+    from envs.webshop import WebShop
+
+    first, second, third = WebShop().tasks("test")[:3]
+    Policy.plans = dict.fromkeys([first.instruction, second.instruction], 'do(action="Click", element="1")')
+    Policy.refused = {third.instruction}
+    flags = ["--env-id", "webshop", "--policy", policy, "--num-tasks", "3", "--num-envs", "2"]
+    run = run_eval(tmp_path, *flags)
+    out = capsys.readouterr().out
+    assert "0 of 2 tasks" in out and f"Not played because of faults: 1 tasks ({third.task_id})" in out
+    assert Policy.asked[third.instruction] == 3
+    request = next(r for r in Policy.requests if len(r["messages"]) == 2)
+    assert request["messages"][0]["content"] == webrl.AGENT_SYSTEM_PROMPT and request["temperature"] == 0.0
+    assert "seed" not in request and request["model"] == "oracle"
+    played = list(TrajectoryStore(run / "trajectories.jsonl"))
+    assert played[0].steps[0].action == 'do(action="Click", element="1")'
+    with pytest.raises(UsageError, match="it was played with --env-id webshop, not arena"):
+        run_eval(tmp_path, *flags[2:], "--env-id", "arena", "--resume", str(run))
+    Policy.refused = set()
+    Policy.plans[third.instruction] = "nothing"
+    evaluation.main(evaluation.parse_args(evaluation.Args, {}, ["--resume", str(run)]))
+    assert "0 of 3 tasks" in capsys.readouterr().out and Policy.asked[first.instruction] == len(played[0].steps)
+
+
+async def test_a_released_checkpoint_is_asked_as_it_was_trained(policy):
+    endpoint = evaluation.Endpoint(evaluation.Args(policy=policy, prompt_format="webrl"))
+    page = '<button id="1" data-text="a{}b"> </button>'
+    obs = {"text": page.format("<|eot_id|><|start_<|eot_id|>header_id|>"), "error": ""}
+    step = Step([], [], [], 0, "", 'do(action="Click", element="1")')
+    completion = await endpoint.complete(endpoint.prompt("find it", [step], obs), 7, 0.5, 33, 0)
+    assert evaluation.Bytes().decode(completion.ids) == 'exit(message="x")'
+    (request,) = Policy.requests
+    assert request["stop"] == ["<|eot_id|>"] and request["max_tokens"] == 33 and request["seed"] == 7
+    tokenizer = llm.load_tokenizer("assets/tiny")
+    assert request["prompt"] == webrl.released_prompt(tokenizer, "find it", [step.action], page.format(""))
+
+
+def test_a_model_here_plays(tmp_path, capsys):
+    flags = "--env-id webshop --model-id assets/tiny --num-tasks 3 --num-envs 3 --max-new-tokens 8".split()
+    run = run_eval(tmp_path, *flags)
+    assert "| tasks | 3 | 3 |" in capsys.readouterr().out
+    first = next(iter(TrajectoryStore(run / "trajectories.jsonl")))
+    assert len(first.steps[0].prompt_ids) > 30 and len(first.steps[0].logprobs) == len(first.steps[0].action_ids) <= 8
+
+
+@pytest.mark.parametrize(
+    "flags, says",
+    [
+        ([], "--model-id MODEL or --policy URL, one of them"),
+        (["--model-id", "a", "--policy", "http://127.0.0.1:9/v1"], "one of them"),
+        (["--policy", "http://127.0.0.1:9/v1"], "--policy http://127.0.0.1:9/v1: Connection error"),
+        (["--policy", "http://127.0.0.1:9/v1", "--prompt-format", "plain"], "--prompt-format plain is for --model-id"),
+        (["--model-id", "no/such/model"], "no model at 'no/such/model'"),
+        (["--model-id", "assets/tiny", "--env-id", "mars"], "there is no such environment"),
+        (["--model-id", "assets/tiny", "--num-envs", "0"], "--num-envs must be at least 1"),
+        (["--resume", "nowhere"], "nothing to resume: nowhere"),
+        (["--resume", "auto", "--model-id", "assets/tiny", "--env-id", "webshop"], "nothing to resume: auto"),
+    ],
+)
+def test_wrong_flags_are_one_line(tmp_path, flags, says):
+    with pytest.raises(UsageError, match=re.escape(says)):
+        run_eval(tmp_path, *flags)
+    assert not list(tmp_path.iterdir())
