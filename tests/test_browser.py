@@ -576,6 +576,23 @@ async def test_an_episode_leaves_nothing_behind(session, site):
 # ---- faults ----
 
 
+async def test_an_episode_can_begin_with_what_an_earlier_one_kept(session, site):
+    await session.reset(f"{site}/page/echo", cookies={"name": "a"})
+    await session.act(Action("Goto", argument=f"{site}/page/text"))
+    state = await session.storage_state()
+    assert [(cookie["name"], cookie["value"]) for cookie in state["cookies"]] == [("name", "a")]
+    await session.reset(f"{site}/page/echo")
+    assert (await session.storage_state())["cookies"] == []
+    seen = await session.reset(f"{site}/page/echo", context={"storage_state": state})
+    assert await session.read(None, lambda page: page.evaluate("document.cookie")) == "name=a"
+    assert seen.tabs == (1, 1) and (await session.observe()).tabs == (1, 1)
+    await session.read(None, lambda page: page.evaluate("localStorage.x = 1"))
+    await session.act(Action("Goto", argument="about:blank"))
+    state = await session.storage_state()  # of an origin that no tab shows
+    assert state["origins"][0]["localStorage"] == [{"name": "x", "value": "1"}]
+    assert (await session.observe()).tabs == (1, 1)
+
+
 @pytest.mark.parametrize("label, reason", [("error", "503"), ("refused", "cannot be reached")])
 async def test_a_broken_server_is_a_fault(session, site, closed_port, label, reason):
     await session.reset(f"{site}/page/out?{closed_port}", sites=[site, f"http://127.0.0.1:{closed_port}"])

@@ -686,7 +686,8 @@ async def test_a_task_whose_answer_is_compared_by_meaning(make, variables):
         ):
             await env.reset(env.tasks("test")[task])
             assert (await env.step(f'exit(message="{answer}")'))[1] == reward, answer
-        assert len(JudgeModel.prompts) == 5 and "by the model at" in env.notes[-1]  # the first is a probe
+        assert ["Actual reason" in prompt for prompt in JudgeModel.prompts] == [False] * 3 + [True] * 2
+        assert "by the model at" in env.notes[-1]
         variables.setenv("WEBARENA_RULES", "original")
         env = make(*entries)
         await env.reset(env.tasks("test")[0])
