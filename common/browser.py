@@ -219,7 +219,7 @@ class Session:
 
     async def storage_state(self) -> dict:
         """Cookies and local storage, for `context` of a later reset(): what being logged in consists of."""
-        return await self._bounded(self._storage_state())
+        return await self._bounded(self._context.storage_state())
 
     async def close(self) -> None:
         """Throw the context away. reset() makes a new one."""
@@ -284,25 +284,16 @@ class Session:
         await self._send("Page.resetNavigationHistory")
         return observation
 
-    async def _storage_state(self):
-        with self._no_tab_of_the_agent():  # Playwright opens a page for an origin that no tab shows any more
-            return await self._context.storage_state()
-
-    @contextlib.contextmanager
-    def _no_tab_of_the_agent(self):
-        self._ours = True
-        try:
-            yield
-        finally:
-            self._ours = False
-
     # ---- actions ----
 
     async def _read(self, url, reader):
         if url is None:
             return await reader(self._focused())
-        with self._no_tab_of_the_agent():
+        self._ours = True
+        try:
             page = await self._context.new_page()
+        finally:
+            self._ours = False
         try:
             answer = await page.goto(url)
             if answer is not None and answer.status >= 500:

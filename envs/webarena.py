@@ -447,8 +447,8 @@ async def evaluate(config, answer, url, fetch, judge=None, same_reason=None, api
             passed = True
             for target in config["eval"]["program_html"]:
                 text = await _target_text(target, url, fetch, api)
-                if text is not None and rules == "original":
-                    text = html.unescape(text)
+                if text is not None and rules == "original" and target["locator"].strip():
+                    text = html.unescape(text)  # the whole page is decoded by `read`, in all rules
                 passed = text is not None and await _match(
                     target["required_contents"], text, config, judges, rules, on_page=True
                 )

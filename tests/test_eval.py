@@ -107,6 +107,7 @@ def test_webarena_rehearsed_killed_and_resumed(policy, guests, variables, tmp_pa
     JudgeModel.says = None
     env_id = f"webarena-lite:{tmp_path}/tasks.json"
     flags = ["--env-id", env_id, "--policy", policy, "--num-envs", "3", "--runs-dir", str(tmp_path / "runs")]
+    flags += ["--real-input", "--screenshots"]
     with serve(JudgeModel) as judge:
         variables.setenv("WEBARENA_JUDGE", f"{judge}/v1")
         process = subprocess.Popen([sys.executable, "tools/eval.py", *flags], cwd=ROOT, stdout=subprocess.DEVNULL)
@@ -132,6 +133,7 @@ def test_webarena_rehearsed_killed_and_resumed(policy, guests, variables, tmp_pa
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
     assert {t.task.task_id: t.verdict for t in played} == {str(i): float(i != 5) for i in range(7)}
     assert "which rooms are there" in (run / "episodes.html").read_text()
+    assert all((run / step.screenshot).exists() for trajectory in played for step in trajectory.steps)
     metrics = read_metrics(run)[-1]
     assert metrics["test/success"] == 6 / 7 and metrics["test/site_reddit"] == 1.0 and "lite rules" in metrics["notes"]
 
@@ -217,11 +219,11 @@ async def test_a_released_checkpoint_is_asked_as_it_was_trained(policy):
 
 
 def test_a_model_here_plays(tmp_path, capsys):
-    flags = "--env-id webshop --model-id assets/tiny --num-tasks 3 --num-envs 3 --max-new-tokens 8".split()
+    flags = "--env-id webshop --model-id assets/tiny --num-tasks 2 --num-envs 2 --max-new-tokens 4".split()
     run = run_eval(tmp_path, *flags)
-    assert "| tasks | 3 | 3 |" in capsys.readouterr().out
+    assert "| tasks | 2 | 2 |" in capsys.readouterr().out
     first = next(iter(TrajectoryStore(run / "trajectories.jsonl")))
-    assert len(first.steps[0].prompt_ids) > 30 and len(first.steps[0].logprobs) == len(first.steps[0].action_ids) <= 8
+    assert len(first.steps[0].prompt_ids) > 30 and len(first.steps[0].logprobs) == len(first.steps[0].action_ids) <= 4
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_where_the_two_scorers_differ_on_addresses(reference, note, url, own, li
 
 def test_where_the_two_scorers_differ_on_pages():
     def scored(rules, contents, text):
-        target = {"url": "last", "locator": "", "required_contents": contents}
+        target = {"url": "last", "locator": "document.querySelector('p').value", "required_contents": contents}
         config = {"intent": "q", "eval": {"eval_types": ["program_html"], "program_html": [target]}}
 
         async def fetch(url, locator):

@@ -159,7 +159,7 @@ async def make(guests, variables, tmp_path):
 
     def make(*entries, name="webarena-lite"):
         (tmp_path / "tasks.json").write_text(json.dumps(entries))
-        made.append(envs.make(f"{name}:{tmp_path}/tasks.json"))
+        made.append(envs.make(f"{name}:{tmp_path}/tasks.json", port=0, real_input=False))  # as the scripts do
         return made[-1]
 
     yield make
