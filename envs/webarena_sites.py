@@ -298,7 +298,7 @@ class WebArena(PageEnv):
         async def fetch(url, locator, prep_actions=()):
             async def reader(page):
                 if url != "last":
-                    await page.evaluate("() => __gui.rest()")  # what scripts put there, too
+                    await _at_rest(page)
                 return await webarena.read(page, locator, prep_actions)
 
             return await self._session.read(None if url == "last" else url, reader)
@@ -327,6 +327,13 @@ def _is_action(text):
         return bool(parse(text))
     except ActionError:
         return False
+
+
+async def _at_rest(page):
+    """Wait for what a page's scripts put there, too; they may also send it elsewhere."""
+    for _ in range(3):
+        with contextlib.suppress(PlaywrightError):  # it left; what is lost for good shows when it is read
+            return await page.evaluate("() => window.__gui?.rest()")
 
 
 async def _fill(page, form):

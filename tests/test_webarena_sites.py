@@ -348,7 +348,7 @@ async def test_what_scripts_put_on_a_page_is_there_when_it_is_checked(make):
 
     class Late(Handler):
         def do_GET(self):
-            self.reply(page)
+            self.reply(page if self.path == "/late" else "<script>setTimeout(() => location = '/late', 100)</script>")
 
     with serve(Late) as url:
         target = {"url": f"{url}/", "locator": "document.querySelector('#p').outerText"}

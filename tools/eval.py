@@ -295,6 +295,8 @@ def main(args):
         finally:
             runner.run(env.close())
         metrics = evaluation_metrics(trajectories, args.split) | player.metrics()
+        if args.policy:
+            del metrics["perf/tokens_generated"]  # they were bytes
         run.log(metrics | {"notes": "; ".join(notes)}, 0)
         report(run, tasks, trajectories)
         if trajectories:
