@@ -111,7 +111,7 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +), or all")
-    known = "arena (or arena/all, arena/map, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite and site:FILE"
+    known = "arena (or arena/all, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite and site:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 
