@@ -9,7 +9,7 @@ BIN := .venv/bin
 demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
-test: setup .venv/alfworld lint
+test: setup .venv/alfworld .venv/miniwob lint
 	$(BIN)/python -m pytest
 
 lint: .venv/installed
@@ -33,6 +33,13 @@ setup: .venv/installed
 	@echo "installing requirements-alfworld.txt (a minute or two)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-alfworld.txt || \
 		echo "ALFWorld could not be installed here: its tests will be skipped" >&2
+	@touch $@
+
+# Optional: the pages of MiniWoB++, without what the package's own code needs.
+.venv/miniwob: .venv/installed requirements-miniwob.txt
+	@echo "installing requirements-miniwob.txt"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-miniwob.txt || \
+		echo "MiniWoB++ could not be installed here: its tests will be skipped" >&2
 	@touch $@
 
 clean:

@@ -202,18 +202,15 @@ class Ours:
         await self.root.close()
 
 
-class BrowserGym:
-    """Worker processes of one environment each, on pages of a server in this process."""
+class Workers:
+    """Processes of one BrowserGym environment each."""
 
-    def __init__(self, variant: Variant, slots: int, python: str, chromium: str):
-        self.command = [python, str(WORKER), json.dumps(variant.options | {"chromium": chromium})]
-        self.slots, self.workers, self.episodes = slots, [], [None] * slots
+    def __init__(self, slots: int, python: str, options: dict):
+        self.command = [python, str(WORKER), json.dumps(options)]
+        self.slots, self.workers = slots, []
         self.log = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the workers)
-        self.server = Server([site for site, _ in SITES if site.NAME in PUBLISHED]).start()
 
     async def start(self, scripts):
-        for script in scripts:
-            self.server.end(self.server.new(World(script.task.seed, script.task.split)))
         pipe = asyncio.subprocess.PIPE
         for _ in range(self.slots):
             self.workers.append(
@@ -236,6 +233,32 @@ class BrowserGym:
             raise LookupError(reply["lost"])
         return reply
 
+    async def step(self, slot, move):
+        reply = await self._ask(slot, do="step", move=asdict(move))
+        return reply["seconds"], path_of(reply["url"]), reply["error"]
+
+    async def close(self):
+        for worker in self.workers:
+            worker.stdin.close()
+        for worker in self.workers:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(worker.wait(), 20)
+        self.log.close()
+
+
+class BrowserGym(Workers):
+    """The same on pages of a server in this process."""
+
+    def __init__(self, variant: Variant, slots: int, python: str, chromium: str):
+        super().__init__(slots, python, variant.options | {"chromium": chromium})
+        self.episodes = [None] * slots
+        self.server = Server([site for site, _ in SITES if site.NAME in PUBLISHED]).start()
+
+    async def start(self, scripts):
+        for script in scripts:
+            self.server.end(self.server.new(World(script.task.seed, script.task.split)))
+        await super().start(scripts)
+
     async def reset(self, slot, task):
         begin = time.perf_counter()
         if self.episodes[slot] is not None:
@@ -247,21 +270,12 @@ class BrowserGym:
         reply = await self._ask(slot, do="reset", task=options)
         return made + reply["seconds"], path_of(reply["url"])
 
-    async def step(self, slot, move):
-        reply = await self._ask(slot, do="step", move=asdict(move))
-        return reply["seconds"], path_of(reply["url"]), reply["error"]
-
     async def finish(self, slot, task):
         """BrowserGym's open-ended task has no check; that all moves led to the right pages was seen step by step."""
 
     async def close(self):
-        for worker in self.workers:
-            worker.stdin.close()
-        for worker in self.workers:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(worker.wait(), 20)
+        await super().close()
         self.server.stop()
-        self.log.close()
 
 
 # --- measuring -----------------------------------------------------------------------------------------------------
@@ -375,18 +389,18 @@ def table(head, rows) -> str:
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
-def report(cells: dict, notes: list[str]) -> str:
-    """Markdown. `cells`: (variant, slots) -> {round: Cell}."""
+def report(cells: dict, notes: list[str], variants=VARIANTS, against=(VARIANTS[0], VARIANTS[5])) -> str:
+    """Markdown. `cells`: (variant, slots) -> {round: Cell}. BrowserGym's figures are divided by those of `against`: our
+    default, and the one of ours that does most nearly what BrowserGym does."""
     figures = {key: {i: cell.figures() for i, cell in rounds.items()} for key, rounds in cells.items() if rounds}
     names = ["steps/s", "ms per step", "CPU ms per step", "resets/s", "ms per reset", "CPU ms per reset"]
-    order = sorted(figures, key=lambda key: (not key[0].ours, VARIANTS.index(key[0]), key[1]))
+    order = sorted(figures, key=lambda key: (not key[0].ours, variants.index(key[0]), key[1]))
     rows = [
         [variant.name, variant.observes, slots]
         + [number(median(values[name] for values in figures[variant, slots].values())) for name in names]
         for variant, slots in order
     ]
     parts = ["\n".join(f"- {note}" for note in notes), table(["", "observes", "slots", *names], rows)]
-    against = (VARIANTS[0], VARIANTS[5])  # our default, and the one that does most nearly what BrowserGym does
     ratios = []
     for variant, slots in order:
         for other in against:
@@ -430,14 +444,14 @@ def went_wrong(cells: dict) -> list[str]:
     return lines or ["no action was answered with an error, and no episode went astray"]
 
 
-async def play_rounds(args: Args, chromium: str, scripts: list[Script], cells: dict, tree: ProcessTree) -> None:
-    """Fill `cells`; every second round goes through them backwards."""
+async def play_rounds(args, chromium, scripts, cells, tree, sides=(Ours, BrowserGym)) -> None:
+    """Fill `cells`; every second round goes through them backwards. A round takes the next `args.tasks` scripts."""
     for i in range(args.rounds):
         for variant, slots in list(cells)[:: 1 if i % 2 == 0 else -1]:
             if variant.ours:
-                side = Ours(variant, slots)
+                side = sides[0](variant, slots)
             else:
-                side = BrowserGym(variant, slots, args.browsergym_python, chromium)
+                side = sides[1](variant, slots, args.browsergym_python, chromium)
             try:
                 cell = await measure(side, slots, scripts[i * args.tasks : (i + 1) * args.tasks], tree)
             finally:

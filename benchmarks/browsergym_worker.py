@@ -1,8 +1,9 @@
-"""One BrowserGym environment, driven by lines of JSON on stdin: the other side of benchmarks/browser.py.
+"""One BrowserGym environment, driven by lines of JSON on stdin: the other side of benchmarks/browser.py, miniwob.py.
 
 Run by the interpreter of an environment that has browsergym-core (docs/browser.md), never by hand. What is measured is
 BrowserGym's own `BrowserEnv.reset` and `BrowserEnv.step` with its own action functions. Two things are put in from
-outside: the Chromium to start, because its chat window's launch takes no path, and the cookie that names an episode.
+outside: the Chromium to start, because its chat window's launch takes no path, and what names an episode: a cookie on
+the arena, in MiniWoB++ the number that its task would draw.
 """
 
 import functools
@@ -52,7 +53,27 @@ def action_text(move, bid):
     }[move["op"]]
 
 
-def make_env(chromium, zeroed):
+def miniwob_task():
+    """BrowserGym's MiniWoB++ task, with the page and the number it draws given."""
+    from browsergym.miniwob.base import AbstractMiniwobTask
+
+    class Drawn:
+        def __init__(self, number):
+            self.number = number
+
+        def randint(self, *bounds):
+            return self.number
+
+    class MiniwobTask(AbstractMiniwobTask):
+        def __init__(self, seed, page, page_seed, base_url):
+            self.subdomain = page
+            super().__init__(seed, base_url)
+            self.random = Drawn(page_seed)
+
+    return MiniwobTask
+
+
+def make_env(chromium, zeroed, miniwob=False):
     """BrowserGym's environment at its defaults, or with slow_mo and the delay before an observation at zero."""
     import browsergym.core
     from browsergym.core.env import BrowserEnv
@@ -70,7 +91,8 @@ def make_env(chromium, zeroed):
             page.context.add_cookies([{"name": k, "value": v, "url": self.start_url} for k, v in self.cookies.items()])
             return super().setup(page)
 
-    return BrowserEnv(ArenaTask, **({"slow_mo": 0, "pre_observation_delay": 0.0} if zeroed else {}))
+    task = miniwob_task() if miniwob else ArenaTask
+    return BrowserEnv(task, **({"slow_mo": 0, "pre_observation_delay": 0.0} if zeroed else {}))
 
 
 def main():
@@ -85,14 +107,15 @@ def main():
                 if request["do"] == "reset":
                     env.task_kwargs = request["task"]
                     begin = time.perf_counter()
-                    obs, _ = env.reset(seed=0)
+                    (obs, _), reward = env.reset(seed=0), 0.0
                 else:
                     move = request["move"]
                     action = action_text(move, find_bid(obs["axtree_object"]["nodes"], move["kind"], move["label"]))
                     begin = time.perf_counter()
-                    obs, *_ = env.step(action)
+                    obs, reward, *_ = env.step(action)
                 seconds = time.perf_counter() - begin
                 reply = {"seconds": seconds, "url": obs["url"], "error": obs["last_action_error"]}
+                reply["reward"] = float(reward)
             except LookupError as error:
                 reply = {"lost": str(error)}
             print(json.dumps(reply), file=replies, flush=True)

@@ -25,6 +25,7 @@ ACTIONS = {
     "Click": (True, False),
     "Right Click": (True, False),
     "Hover": (True, False),
+    "Drag": (True, True),  # from the element to the one that the argument names, or to a point
     "Type": (True, True),  # replaces what the box holds
     "Search": (True, True),  # Type, then Enter
     "Select Dropdown Option": (True, True),
@@ -40,6 +41,10 @@ ACTIONS = {
     "Wait": (False, False),
     "Exit": (False, True),
 }
+# What takes points of the viewport in an element's stead, for what is none, such as a place on a canvas: "120,80". A
+# drag goes from one to the next: "10,20,120,80". The released grammar has elements only.
+_POINT = r"\s*\d{1,4}\s*,\s*\d{1,4}\s*"
+POINTED = dict.fromkeys(("Click", "Right Click", "Hover"), _POINT) | {"Drag": rf"{_POINT}(?:,{_POINT}){{1,99}}"}
 ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 
@@ -123,7 +128,8 @@ def _fields(source: str) -> tuple[str, str | None, str | None]:
     if name is None:
         raise ActionError(f"unknown action {wanted[:40]!r}")
     needs_element, needs_argument = ACTIONS[name]
-    if needs_element and not element:
+    at_points = name in POINTED and re.fullmatch(POINTED[name], argument or "")
+    if needs_element and not element and not at_points:
         raise ActionError(f"{name} needs an element")
     if needs_argument and argument is None:
         raise ActionError(f"{name} needs an argument")

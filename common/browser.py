@@ -22,6 +22,7 @@ import contextlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -34,6 +35,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 
 VIEWPORT = {"width": 1280, "height": 720}
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
+DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
 # Headless shell first: a page costs it half of the CPU time and a third of the memory that full Chromium needs.
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -56,6 +58,8 @@ FLAGS = [
 ]
 # Compositing on the page's own thread: a step costs 37 ms of CPU time instead of 46, but there are no screenshots then.
 BLIND = "--disable-threaded-compositing"
+# What page.js does by itself, if true input is not asked for.
+IN_PAGE = ("Click", "Right Click", "Type", "Search", "Select Dropdown Option", "Scroll Up", "Scroll Down", "Wait")
 KEYS = "Enter Escape Tab Backspace Delete Insert Home End PageUp PageDown ArrowUp ArrowDown ArrowLeft ArrowRight"
 KEYS = {key.lower(): key for key in f"{KEYS} Control Shift Alt Meta Space".split()}
 KEYS |= {"ctrl": "Control", "cmd": "Meta", "return": "Enter", "esc": "Escape", "del": "Delete", "": "Space"}
@@ -77,16 +81,20 @@ class Observation:
     tabs: tuple[int, int] = (1, 1)  # the focused one, counted from 1, and how many there are
     error: str = ""  # why the last action failed, or what was refused
     dialog: str = ""  # the text of dialogs that were shown and answered
+    report: dict | None = None  # what an environment's own script says of the page
 
 
 class Browser:
     """One Chromium process, shared by all sessions; restarted by the first reset() that finds it gone."""
 
-    def __init__(self, headed: bool, real_input: bool, virtual_clock: bool, timeout: float, screenshots: bool):
+    def __init__(
+        self, headed: bool, real_input: bool, virtual_clock: bool, timeout: float, screenshots: bool, script: str
+    ):
         self.headed, self.real_input, self.timeout = headed, real_input, timeout
         self.screenshots = screenshots or headed
         config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout}
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
+        self.script += f"\n({script})();" if script else ""
         self._lock = asyncio.Lock()
         self._playwright = self._chromium = None
 
@@ -98,6 +106,7 @@ class Browser:
         virtual_clock: bool = True,
         timeout: float = 30.0,
         screenshots: bool = True,
+        script: str = "",
     ) -> "Browser":
         """Start Chromium; raises UsageError if there is none or it does not start.
 
@@ -108,8 +117,9 @@ class Browser:
         timeout: seconds after which a page that does not answer is an EnvHang. Half of it is what requests of a page's
             scripts and its images are waited for at most, once: then the page is shown as it is.
         screenshots: whether they can be taken; a step is cheaper without.
+        script: a JavaScript function that an environment adds to page.js, which says what it may define.
         """
-        browser = cls(headed, real_input, virtual_clock, timeout, screenshots)
+        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script)
         await browser.connect()
         return browser
 
@@ -170,6 +180,7 @@ class Session:
         self._came = self._known = 0  # tabs that ever came, and how many of them an observation has accounted for
         self._changed = asyncio.Condition()  # a tab came or went
         self._origins: set[str] = set()  # where this episode has been
+        self._pointed = False  # the mouse is somewhere on the page
         self._dialogs: list[str] = []
         self._notice = ""  # what went wrong outside the page: told with the next observation
         self._broken = ""  # a page whose connection broke off in the middle
@@ -183,6 +194,9 @@ class Session:
         cookies: dict[str, str] | None = None,
         keep_page: bool = False,
         context: dict | None = None,
+        start: dict | None = None,
+        actions: Sequence[Action] = (),
+        stay: bool = False,
     ) -> Observation:
         """Begin an episode at `url`.
 
@@ -191,13 +205,26 @@ class Session:
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
             these cookies; where it loads its pages by script, that saves a document.
         context: options of Playwright's `new_context` (storage_state, geolocation, ..); given, there is a new one.
+        start: what the environment's script (Browser.start) is told to begin the episode with.
+        actions: with `start`, what to do at once, without a round trip for each: only what `in_page` allows.
+        stay: with `start`, load nothing where a kept page is at `url` already.
         """
         self.sites = tuple(sites or [_origin(url)])
         chromium = await self.browser.connect()
         kept = keep_page and context is None and self._is_whole(chromium)
         if not kept:
             await self._bounded(self._empty(chromium, context), START)
-        return await self._bounded(self._begin(url, cookies or {}, kept))
+        if self._pointed:  # what lies under the mouse would look otherwise
+            await self._bounded(self._move(VIEWPORT["width"] - 1, VIEWPORT["height"] - 1))
+            self._pointed = False
+        if start is None:
+            return await self._bounded(self._begin(url, cookies or {}, kept))
+        loaded = kept and stay and self._tab.url.partition("#")[0] == url
+        return await self._bounded(self._play(url, start, actions, loaded))
+
+    def in_page(self, action: Action) -> bool:
+        """Whether it can be one of reset()'s `actions`."""
+        return action.name in IN_PAGE and not self.browser.real_input
 
     async def act(self, action: Action) -> Observation:
         """Do an action; the page after it, with `error` if it was refused."""
@@ -284,6 +311,15 @@ class Session:
         await self._send("Page.resetNavigationHistory")
         return observation
 
+    async def _play(self, url, start, actions, loaded) -> Observation:
+        self._origins, self._dialogs, self._notice, self._broken = {_origin(url)}, [], "", ""
+        if not loaded:
+            await self._goto(url)
+        steps = [{"name": action.name, "element": action.element, "argument": action.argument} for action in actions]
+        observation = await self._finish(await self._evaluate("play", start=start, actions=steps))
+        await self._send("Page.resetNavigationHistory")
+        return observation
+
     # ---- actions ----
 
     async def _read(self, url, reader):
@@ -332,27 +368,51 @@ class Session:
             error = f"there is no page to go {'forward' if step > 0 else 'back'} to"
         elif name == "Press":
             error = await self._press(element, argument)
-        elif name == "Hover" or (self.browser.real_input and name in ("Click", "Right Click", "Type", "Search")):
-            point = await self._evaluate("locate", element=element)
-            error = point.get("error", "")
-            if "x" in point:
-                await self._point(name, point["x"], point["y"], argument)
+        elif name in ("Hover", "Drag") or (
+            self.browser.real_input and name in ("Click", "Right Click", "Type", "Search")
+        ):
+            found = await self._evaluate("locate", name=name, element=element, argument=argument)
+            error = found.get("error", "")
+            if not error:
+                await self._point(name, [(point["x"], point["y"]) for point in found["points"]], argument)
         else:
             return await self._finish(await self._evaluate("act", name=name, element=element, argument=argument))
         return await self._look(error)
 
-    async def _point(self, name, x, y, text):
-        """The trusted events of Hover, Click, Right Click, Type and Search, at a point of the viewport."""
+    async def _point(self, name, points, text):
+        """The trusted events of Hover, Drag, Click, Right Click, Type and Search, at points of the viewport."""
         mouse, keyboard = self._tab.mouse, self._tab.keyboard
-        if name == "Hover":  # in both modes: only a real mouse makes a style's :hover true
-            return await mouse.move(x, y)
-        await mouse.click(x, y, button="right" if name == "Right Click" else "left")
+        self._pointed = True
+        if name in ("Hover", "Drag"):  # in both modes: only a real mouse makes :hover true, or marks text
+            await self._move(*points[0])
+            return await self._drag(points) if name == "Drag" else None
+        await mouse.click(*points[0], button="right" if name == "Right Click" else "left")
         if name in ("Type", "Search"):
             await keyboard.press("Control+a")
             await keyboard.press("Delete")
             await keyboard.type(text)
         if name == "Search":
             await keyboard.press("Enter")
+
+    async def _move(self, x, y, button="none"):
+        """Move the mouse, with this button held."""
+        at, mouse = {"x": x, "y": y, "buttons": 1 if button == "left" else 0}, "Input.dispatchMouseEvent"
+        # Chromium keeps a move for the next frame, and without compositing there is none: Playwright's mouse.move takes
+        # 5 s then. The release of no button, which no page sees, makes it deliver the move at once.
+        moved = self._send(mouse, type="mouseMoved", button=button, **at)
+        await asyncio.gather(moved, self._send(mouse, type="mouseReleased", button="none", **at))
+
+    async def _drag(self, points):
+        """From the first point, where the mouse is, along the others."""
+        button, mouse = {"button": "left", "clickCount": 1}, "Input.dispatchMouseEvent"
+        (x, y), *rest = points
+        await self._send(mouse, type="mousePressed", x=x, y=y, buttons=1, **button)
+        for end_x, end_y in rest:
+            for step in range(1, DRAG_STEPS + 1):
+                part = step / DRAG_STEPS
+                await self._move(x + part * (end_x - x), y + part * (end_y - y), "left")
+            x, y = end_x, end_y
+        await self._send(mouse, type="mouseReleased", x=x, y=y, buttons=0, **button)
 
     async def _press(self, element, key) -> str:
         """Press a key or combination; trusted in both modes, because only true keys move the focus or submit a form."""
@@ -514,7 +574,8 @@ class Session:
         error, self._notice = reply["error"] or self._notice, ""
         dialog, self._dialogs = " ".join(self._dialogs), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
-        return Observation(url, reply["title"], reply["nodes"], reply["above"], reply["below"], tabs, error, dialog)
+        seen = reply["nodes"], reply["above"], reply["below"]
+        return Observation(url, reply["title"], *seen, tabs, error, dialog, reply.get("report"))
 
     async def _back_off(self, error) -> Observation:
         """Leave a page outside the task's sites: back to where the tab came from, or close the tab."""

@@ -1,6 +1,13 @@
 // What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `visit()`, `traverse()` for
 // browser.py. An init script like settle.js, which comes first. It keeps elements in `__gui.elements` and adds nothing to
 // the page.
+//
+// A third script may add what an environment knows of its own pages (envs/miniwob.js):
+//   gui.kind(el)           an element's kind, "" for none, null for what is not shown at all; undefined: as of any page
+//   gui.label(el, label)   another label; undefined: this one
+//   gui.ready()            a promise of what else has to be there before a look
+//   gui.report()           what goes into every reply besides
+//   gui.start(options)     begins an episode in the document as it is, for gui.play()
 () => {
   const gui = window.__gui;
   if (gui.observe) return;
@@ -147,16 +154,17 @@
       const style = getComputedStyle(el);
       if (style.opacity === "0" || style.display !== "contents" && !el.checkVisibility()) return;
       const r = shift(el.getBoundingClientRect(), at), block = isBlock(el, style);
-      const visible = style.visibility === "visible";
+      const visible = style.visibility === "visible", known = gui.kind?.(el);
+      if (known === null) return;
       at = {...at};
       if (style.position === "fixed") at.clip = {...view, scrolls: false};
-      const kind = visible && kindOf(el, style, parent);
+      const kind = visible && (known ?? kindOf(el, style, parent));
       if (kind) {
         flush();
         if (!inView(r, at.clip)) return;
         elements.push(el);
-        const label = labelOf(tag === "label" ? el.control : el);
-        return put({depth: at.depth, tag, id: elements.length, kind, label, ...stateOf(el, kind)}, r, el);
+        const label = labelOf(tag === "label" ? el.control : el), own = gui.label?.(el, label);
+        return put({depth: at.depth, tag, id: elements.length, kind, label: own ?? label, ...stateOf(el, kind)}, r, el);
       }
       if (block) flush();
       else if (run && (tag === "td" || tag === "th")) run.text += " ";
@@ -187,9 +195,10 @@
   gui.observe = async ({sites, error = ""}) => {
     gui.sites = sites;
     await gui.rest();
+    await gui.ready?.();
     const status = performance.getEntriesByType("navigation")[0]?.responseStatus || 0;
-    const {refused, opened} = gui;
-    const reply = {url: location.href, title: document.title, status, error: error || refused, opened, ...look()};
+    const {refused, opened} = gui, url = location.href, title = document.title, report = gui.report?.();
+    const reply = {url, title, status, error: error || refused, opened, report, ...look()};
     gui.refused = "";
     gui.opened = false;
     return JSON.stringify(reply);
@@ -204,7 +213,7 @@
     if (el.matches(":disabled")) throw `element ${id} is disabled`;
     return el;
   };
-  const reach = (el) => {  // a point of the element (in its document's coordinates) that nothing covers
+  const reach = (el) => {  // a point of the element (in its document's coordinates) that nothing covers; what is there
     for (const scroll of [false, true]) {
       if (scroll) el.scrollIntoView({block: "center", inline: "nearest", behavior: "instant"});
       for (const r of el.getClientRects()) {  // a link over two lines has two
@@ -212,18 +221,27 @@
         let hit = el.ownerDocument.elementFromPoint(x, y), inner;
         while ((inner = hit?.shadowRoot?.elementFromPoint(x, y)) && inner !== hit) hit = inner;
         for (let node = hit; node; node = node.parentNode || node.host)
-          if (node === el || node.localName === "label" && node.control === el) return {x, y};
-        if (hit?.contains(el) && r.width && r.height) return {x, y};
+          if (node === el) return {x, y, hit};
+          else if (node.localName === "label" && node.control === el) return {x, y, hit: el};
+        if (hit?.contains(el) && r.width && r.height) return {x, y, hit: el};
       }
     }
     throw "another element covers it";
   };
-  const press = (el, button = 0) => {
-    const {x, y} = reach(el);
+  const parse = (argument) => {  // "120,80" -> [{x: 120, y: 80}]; of the top document
+    const numbers = argument.split(",").map(Number);
+    const points = numbers.filter((_, i) => i % 2).map((y, i) => ({x: numbers[2 * i], y}));
+    const inside = ({x, y}) => x >= 0 && x < innerWidth && y >= 0 && y < innerHeight;
+    if (!points.every(inside)) throw `${argument} is out of view`;
+    return points;
+  };
+  // As a mouse does, on the innermost element there: a list item with role=tab may leave the click to the link in it.
+  const press = (el, button = 0, {x, y, hit} = reach(el)) => {
     const fire = (type, buttons = 0) => {
       const Kind = type.startsWith("pointer") ? PointerEvent : MouseEvent;
-      return el.dispatchEvent(new Kind(type, {
-        bubbles: !type.endsWith("enter"), cancelable: true, composed: true, view: el.ownerDocument.defaultView,
+      const enters = type.endsWith("enter");  // it does not bubble
+      return (enters ? el : hit).dispatchEvent(new Kind(type, {
+        bubbles: !enters, cancelable: true, composed: true, view: el.ownerDocument.defaultView,
         detail: 1, clientX: x, clientY: y, button: buttons || type.endsWith("up") ? button : 0, buttons,
         pointerType: "mouse", isPrimary: true}));
     };
@@ -232,9 +250,12 @@
     if (fire("mousedown", button || 1)) el.focus?.({preventScroll: true});
     fire("pointerup");
     fire("mouseup");
-    if (button) fire("contextmenu", button);
-    else if (el.click) el.click();  // with its default action
-    else fire("click");
+    fire(button ? "contextmenu" : "click", button);
+  };
+  const pressAt = (argument, button) => {
+    const [point] = parse(argument);
+    const hit = document.elementFromPoint(point.x, point.y);
+    press(hit, button, {...point, hit});
   };
   const type = (el, text) => {
     const box = el.isContentEditable || el.localName === "textarea" || el.localName === "input" && kindOf(el) === "box";
@@ -280,10 +301,12 @@
     const box = el || scrolls(page) && page || parts()[0];
     if (!box) throw `the page does not scroll further ${sign < 0 ? "up" : "down"}`;
     box.scrollBy({top: sign * 2 / 3 * Math.min(box.clientHeight, innerHeight), behavior: "instant"});
+    // The browser's own event comes with the next frame: too late to be seen, and without compositing never.
+    (box === page ? document : box).dispatchEvent(new Event("scroll", {bubbles: box === page}));
   };
   const ACTIONS = {
-    "Click": (el) => press(el),
-    "Right Click": (el) => press(el, 2),
+    "Click": (el, at) => el ? press(el) : pressAt(at),
+    "Right Click": (el, at) => el ? press(el, 2) : pressAt(at, 2),
     "Type": type,
     "Search": (el, text) => { type(el, text); enter(el); },
     "Select Dropdown Option": select,
@@ -309,8 +332,8 @@
     location.href = url;
     return gui.observe({sites});
   };
-  gui.locate = ({element}) => JSON.stringify(attempt(() => {  // where a real mouse has to go in the viewport
-    const el = find(element);
+  const pointOf = (id) => {  // where a real mouse meets an element, in the viewport
+    const el = find(id);
     let {x, y} = reach(el);
     for (let w = el.ownerDocument.defaultView; w !== window; w = w.parent) {
       const r = w.frameElement.getBoundingClientRect();
@@ -318,7 +341,26 @@
       y += r.top + w.frameElement.clientTop;
     }
     return {x, y};
+  };
+  gui.locate = ({name, element, argument}) => JSON.stringify(attempt(() => {  // where a real mouse has to go
+    if (element === null) return {points: parse(argument)};
+    if (name !== "Drag") return {points: [pointOf(element)]};
+    if (argument.includes(",")) return {points: [pointOf(element), ...parse(argument)]};
+    const where = () => find(element).getBoundingClientRect();
+    const [, from] = [argument, element].map(pointOf), before = where();  // it may have scrolled to both
+    const to = pointOf(argument), after = where();
+    if (before.x !== after.x || before.y !== after.y) throw "the two are too far apart to be seen at once";
+    return {points: [from, to]};
   }));
+  // An episode from its beginning in one call: `gui.start`, then actions, each on what is seen after the one before.
+  gui.play = async ({start, actions, sites}) => {
+    gui.sites = sites;
+    await gui.rest();  // the document is complete
+    gui.start(start);
+    let reply = await gui.observe({sites});
+    for (const action of actions) reply = await gui.act({...action, sites});
+    return reply;
+  };
   gui.traverse = async ({step, ...rest}) => {  // back or forward: the document ends, or is another page from now on
     const arrived = new Promise((done) => {
       window.addEventListener("popstate", done, {once: true});

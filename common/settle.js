@@ -142,6 +142,11 @@
     for (const animation of document.getAnimations()) try { animation.finish(); } catch { /* an endless one */ }
   };
 
+  gui.rewind = () => {  // an episode begins in this document, at time 0; what is under way has as far to go as before
+    for (const timer of timers.values()) timer.due -= now;
+    now = 0;
+  };
+
   // ---- Rest ----
 
   const frames = (w = window) => {  // this window and the same-origin ones below it

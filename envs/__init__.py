@@ -75,7 +75,8 @@ def make(env_id, **options):
     "site:tasks.json": the tasks of a file on any web site, see envs/site.py. "webarena", "webarena-lite" (or
     "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your own): the real sites,
     see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages": WebShop
-    in the browser; "alfworld/tiny", "alfworld/full": other rooms. Raises UsageError for an unknown name.
+    in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob", "miniwob/click-test+enter-text": see
+    envs/miniwob.py. Raises UsageError for an unknown name.
     """
     if env_id.startswith("site:"):
         from envs.site import Site
@@ -103,6 +104,11 @@ def make(env_id, **options):
         from envs.alfworld import ALFWorld
 
         return ALFWorld(**options | ({"size": part} if part else {}))
+    if name == "miniwob":
+        from envs.miniwob import MiniWoB
+
+        options.pop("port", None)
+        return MiniWoB(part, **options)
     if name == "arena":
         from envs.arena import SITES, Arena
 
@@ -111,7 +117,7 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +), or all")
-    known = "arena (or arena/all, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite and site:FILE"
+    known = "arena (or arena/all, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob and site:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

@@ -102,6 +102,21 @@ PAGES = {
       <button onclick="document.title = prompt('name?', 'bob')">prompt</button>
       <button onclick="alert('bye'); location.href='/page/echo'">alert and go</button>
       <button onclick="onbeforeunload = (e) => e.preventDefault(); location.href='/page/echo'">unload</button>""",
+    "mouse": """<title>mouse</title><style>body{margin:0} .box{position:absolute;width:40px;height:40px}</style>
+      <div class=box style="left:0;top:0;background:red" tabindex=0>a</div>
+      <div class=box style="left:200px;top:100px;background:blue" tabindex=0>b</div>
+      <p style="position:absolute;top:200px;width:600px;margin:0">some words to mark</p>
+      <ul style="position:absolute;top:250px"><li role=tab><a href="#there">inner</a></li></ul>
+      <div style="position:absolute;top:2000px" tabindex=0>far</div><pre id=log></pre><script>
+      const seen = [], at = (e) => e.type.slice(5) + Math.round(e.clientX) + "," + Math.round(e.clientY)
+        + (e.buttons ? "*" : "") + (e.isTrusted ? "!" : "");
+      for (const t of ["mousedown", "mousemove", "mouseup"]) document.addEventListener(t, (e) => seen.push(at(e)));
+      document.addEventListener("click", (e) => { document.title = e.target.localName + e.clientX + "," + e.clientY });
+      </script>""",
+    "rolls": """<title>top</title><body style="height:3000px"><div id=pane style="height:100px;overflow:auto">
+      <p tabindex=0>first</p><div style="height:900px"></div></div><script>
+      pane.onscroll = () => { document.title = "pane" };
+      window.addEventListener("scroll", () => { document.title = "page" });</script>""",
     "tabs": """<title>tabs</title><a target=_blank href=/page/echo>blank</a>
       <button onclick="window.open('/page/echo')">open</button>
       <form target=_blank action=/echo><button>form</button></form>
@@ -379,6 +394,72 @@ async def test_events(session, site, real, monkeypatch):
     assert "keydown!" in render(await session.act(Action("Press", "1", "ctrl+a")))
     assert (await session.act(Action("Press", None, "foo"))).error == "there is no key 'foo'"
     assert "hidden menu" in render(await session.act(Action("Hover", find(await session.observe(), "hover"))))
+
+
+async def mouse_log(session):
+    return await session.read(None, lambda page: page.evaluate("seen.splice(0).join(' ')"))
+
+
+async def test_drags(session, site):
+    observation = await session.reset(f"{site}/page/mouse")
+    a, b = find(observation, "a"), find(observation, "b")
+    assert (await session.act(Action("Drag", a, b))).error == ""
+    down, *moves, up = (await mouse_log(session)).split()[1:]
+    assert (down, moves[-1], up) == ("down20,20*!", "move220,120*!", "up220,120!")
+    assert len(moves) == len(set(moves)) == 8  # no two were made one
+    await session.act(Action("Drag", a, "30,90"))
+    assert (await mouse_log(session)).endswith("move30,90*! up30,90!")
+    await session.act(Action("Drag", None, "5,210, 300,210, 5,50"))
+    log = await mouse_log(session)
+    assert "down5,210*! " in log and " move300,210*! " in log and log.endswith("move5,50*! up5,50!")
+    await session.act(Action("Drag", None, "0,210,300,210"))
+    assert await session.read(None, lambda page: page.evaluate("String(getSelection())")) == "some words to mark"
+
+
+async def test_drags_that_cannot_be(session, site):
+    observation = await session.reset(f"{site}/page/mouse")
+    a = find(observation, "a")
+    assert (await session.act(Action("Drag", a, "9"))).error == "there is no element 9 on this page"
+    assert (await session.act(Action("Drag", "9", a))).error == "there is no element 9 on this page"
+    assert (await session.act(Action("Drag", a, "5,9999"))).error == "5,9999 is out of view"
+    assert (await session.act(Action("Drag", a, "-5,9"))).error == "-5,9 is out of view"
+    assert await mouse_log(session) == ""
+    await session.read(None, lambda page: page.evaluate("scrollTo(0, 1500)"))
+    far = find(await session.observe(), "far")
+    await session.read(None, lambda page: page.evaluate("scrollTo(0, 0)"))
+    also = "__gui.elements.push(document.querySelector('.box'))"
+    near = str(await session.read(None, lambda page: page.evaluate(also)))
+    assert "too far apart" in (await session.act(Action("Drag", far, near))).error
+    assert await mouse_log(session) == ""
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["in the page", "real input"])
+async def test_points_instead_of_elements(session, site, real, monkeypatch):
+    monkeypatch.setattr(session.browser, "real_input", real)
+    await session.reset(f"{site}/page/mouse")
+    assert (await session.act(Action("Click", None, "215,110"))).title == "div215,110"
+    assert ("down215,110*!" if real else "down215,110* ") in await mouse_log(session)
+    assert (await session.act(Action("Click", None, "5000,1"))).error == "5000,1 is out of view"
+    await session.act(Action("Hover", None, "33,44"))
+    assert (await mouse_log(session)).endswith("move33,44!")
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["in the page", "real input"])
+async def test_a_click_goes_to_what_is_innermost(session, site, real, monkeypatch):
+    monkeypatch.setattr(session.browser, "real_input", real)
+    await session.reset(f"{site}/page/mouse")
+    observation = await do(session, "inner")  # a list item with role=tab around a link, as jQuery UI makes them
+    assert observation.url.endswith("#there") and observation.title.startswith("a")
+
+
+async def test_the_mouse_is_away_at_the_beginning(session, site):
+    await session.reset(f"{site}/page/events")
+    await do(session, "hover", "Hover")
+    shown = "getComputedStyle(document.querySelector('#m')).display"
+    assert await session.read(None, lambda page: page.evaluate(shown)) == "block"
+    for keep_page in (True, False):
+        await session.reset(f"{site}/page/events", keep_page=keep_page)
+        assert await session.read(None, lambda page: page.evaluate(shown)) == "none"
 
 
 async def test_press_enter_submits(session, site):
@@ -674,5 +755,58 @@ async def test_a_browser_without_screenshots_acts_as_the_others_do(site):
         assert seen.url.endswith("/page/text") and not seen.error
         with pytest.raises(ValueError, match="screenshots=False"):
             await session.screenshot()
+        await session.reset(f"{site}/page/events")
+        began = time.monotonic()
+        assert "hidden menu" in render(await do(session, "hover", "Hover"))
+        await session.reset(f"{site}/page/mouse")
+        await do(session, "a", "Drag", "100,100")
+        moves = (await mouse_log(session)).count("move")
+        assert moves == 9 and time.monotonic() - began < 4  # a move that waits for a frame takes 5 s
+        await session.reset(f"{site}/page/rolls")
+        assert (await do(session, "first", "Scroll Down")).title == "pane"
+        assert (await session.act(Action("Scroll Down"))).title == "page"
+    finally:
+        await browser.close()
+
+
+SCRIPT = """() => {
+  let episode = null;
+  __gui.start = ({number}) => {
+    __gui.rewind();
+    episode = number;
+    document.body.innerHTML = `<p hidden>${Date.now()}</p><input><b id=secret>s</b><u>u</u>`;
+    setTimeout(() => document.body.append("later"), 700);
+  };
+  __gui.kind = (el) => el.id === "secret" ? null : el.localName === "u" ? "item" : undefined;
+  __gui.label = (el, label) => el.localName === "input" ? `box ${episode}` : undefined;
+  __gui.ready = async () => { document.title = "ready"; };
+  __gui.report = () => ({episode, time: Math.floor(Date.now() / 500) % 1000});
+}"""
+
+
+async def test_an_environments_own_script(site):
+    browser = await Browser.start(script=SCRIPT, timeout=60)
+    try:
+        session = await browser.session()
+        url = f"{site}/page/form"
+        first = await session.reset(url, keep_page=True, start={"number": 7}, stay=True)
+        assert render(first).splitlines() == ['page "ready"', '"box 7" box [1]', '"u" item [2]']
+        assert first.report["episode"] == 7
+        second = await session.act(Action("Type", "1", "x"))
+        assert render(second).splitlines()[1:] == ['"box 7" box [1] = "x"', '"u" item [2]', 'text "later"']
+        assert second.report["time"] == first.report["time"] + 1
+        mark = "document.mine = (document.mine ?? 0) + 1"
+        await session.read(None, lambda page: page.evaluate(mark))
+        again = await session.reset(
+            url, keep_page=True, start={"number": 7}, stay=True, actions=[Action("Type", "1", "x")]
+        )
+        assert again == second  # one round trip, at the same time on the page's clock
+        assert await session.read(None, lambda page: page.evaluate(mark)) == 2  # in the same document
+        for options in ({"keep_page": True}, {"stay": True}):
+            await session.reset(url, start={"number": 8}, **options)
+            assert await session.read(None, lambda page: page.evaluate(mark)) == 1  # loaded anew
+        assert [session.in_page(Action(name)) for name in ("Click", "Wait", "Press", "Drag", "Goto")] == [True] * 2 + [
+            False
+        ] * 3
     finally:
         await browser.close()

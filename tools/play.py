@@ -6,7 +6,7 @@
     python tools/play.py --env-id site:tasks.json --record demos.jsonl      # a demonstration for --demos
 
 By hand, type an action in the full grammar or in short:
-    click 3   type 2 red lamp   search 2 red lamp   select 4 large   hover 3   press Enter   scroll down
+    click 3   type 2 red lamp   search 2 red lamp   select 4 large   hover 3   drag 3 5   press Enter   scroll down
     back   forward   goto URL   new [URL]   tab 2   close   wait   exit 24
 and `oracle` for the oracle's moves, `tasks WORD` to find tasks, `help`, `quit`.
 """
@@ -36,6 +36,7 @@ from common.run import run_main
 SHORT = {
     "click": "Click",
     "hover": "Hover",
+    "drag": "Drag",
     "rightclick": "Right Click",
     "type": "Type",
     "search": "Search",
@@ -151,7 +152,11 @@ def actions_of(args: Args, env, task, policy):
     """A generator of action texts: `send(obs)` the observation, get the next action; it ends when nobody has one."""
     obs = yield ""
     if args.oracle:
-        for move in env.oracle(task):
+        try:
+            moves = env.oracle(task)
+        except LookupError as error:
+            raise UsageError(f"--oracle: {error}") from None
+        for move in moves:
             obs = yield env.resolve(move, obs)
         return
     steps = []
