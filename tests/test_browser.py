@@ -1,9 +1,7 @@
 """The driver and its page scripts, in real Chromium, on tiny pages served from this machine."""
 
 import asyncio
-import os
 import random
-import signal
 import socket
 import threading
 import time
@@ -716,10 +714,10 @@ async def test_a_killed_chromium_is_a_fault_and_comes_back(site):
         sessions = [await browser.session() for _ in range(3)]
         await asyncio.gather(*(session.reset(f"{site}/walk/{k}") for k, session in enumerate(sessions)))
         mine = [p for p in psutil.Process().children(recursive=True) if p.pid not in others]
-        marked = [process for process in mine if "--remote-debugging-pipe" in process.cmdline()]
-        for process in marked:  # the browser, and the shell script that a distribution may put around it
-            if not any(a.startswith("--type=") for a in process.cmdline()):
-                os.kill(process.pid, signal.SIGKILL)
+        commands = {process: process.cmdline() for process in mine}  # all read before the first one dies
+        for process, command in commands.items():  # the browser, and the shell script a distribution puts around it
+            if "--remote-debugging-pipe" in command and not any(a.startswith("--type=") for a in command):
+                process.kill()
         for session in sessions:
             with pytest.raises(EnvFault):
                 await session.act(Action("Click", "1"))
