@@ -10,7 +10,7 @@ demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
 test: setup .venv/alfworld .venv/miniwob lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check

@@ -25,6 +25,7 @@ from common.errors import UsageError
 from envs import Task
 
 OR = " |OR| "
+AND = " |AND| "  # between the addresses of a start_url: a tab for each, the first one in front
 REFERENCES = ("exact_match", "must_include", "must_exclude", "fuzzy_match")
 RULES = ("own", "lite", "original")
 MAX_STEPS = 30

@@ -166,7 +166,7 @@ class WebArena(PageEnv):
             config = webarena.resolve(task.config, self._placeholders())
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
-        for url in _start_urls(config):
+        for url in config["start_url"].split(webarena.AND):
             if _origin(url) not in self._allowed():
                 raise UsageError(f"{where}: its start_url {url} is on none of the sites")
         for site in _needs_login(task.config):
@@ -240,7 +240,7 @@ class WebArena(PageEnv):
             await self._log_in(site, known=logins in self._states)
         if logins:
             self._states[logins] = await self._session.storage_state()
-        first, *others = _start_urls(config)
+        first, *others = config["start_url"].split(webarena.AND)
         page = await self._session.act(Action("Goto", argument=first))
         for url in others:
             page = await self._session.act(Action("New Tab", argument=url))
@@ -442,10 +442,6 @@ def _needs_login(config):
     all sites on one host, the shops' and the forum's log-ins would end each other."""
     state = config.get("storage_state")
     return tuple(PurePosixPath(state).name.rpartition("_")[0].split(".")) if state else ()
-
-
-def _start_urls(config):
-    return config["start_url"].split(" |AND| ")
 
 
 def _origin(url):

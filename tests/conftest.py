@@ -9,6 +9,8 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is first imported
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+if "PYTEST_XDIST_WORKER" in os.environ:  # others run beside: one thread each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def _is_local(address) -> bool:

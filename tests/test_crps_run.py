@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 
 from common import checkpoint, llm
 from common.replay import TrajectoryStore
+from tests.scripts import run_script
 from tests.test_demo import spread
 from tests.test_parallel import LAUNCH
 from tests.test_prompts import QWEN
@@ -27,10 +27,13 @@ SMALL = """--cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 4
 
 def run_crps(runs_dir, *flags, kill=None, code=0, launch=()):
     """`crps.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
-    script = ["-c", KILLER.replace("webrl.py", "crps.py"), *map(str, kill), "crps.py"] if kill else ["crps.py"]
-    command = [sys.executable, *launch, *script, "--runs-dir", str(runs_dir), *map(str, flags)]
-    environment = os.environ | {"WANDB_MODE": "offline", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, env=environment)
+    script = ["-c", KILLER.replace("webrl.py", "crps.py"), *kill, "crps.py"] if kill else ["crps.py"]
+    command = [*script, "--runs-dir", runs_dir, *flags]
+    if launch:
+        command = [sys.executable, *launch, *map(str, command)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    else:
+        done = run_script(command)
     assert done.returncode == (-signal.SIGKILL if kill else code), done.stdout + done.stderr
     return done.stdout + done.stderr
 

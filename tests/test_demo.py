@@ -17,23 +17,22 @@ import pytest
 
 from benchmarks import soak
 from common.replay import TrajectoryStore
+from tests.scripts import Script, run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data=""".split()
 
 
-def start(tmp_path, *flags, **options):
-    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path), *flags]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+def start(tmp_path, *flags):
+    return Script(["webrl.py", *SMALL, "--runs-dir", tmp_path, *flags])
 
 
-def finish(process, seconds=240):
-    """Output and errors, once the process and whatever it started have ended."""
-    try:
-        return process.communicate(timeout=seconds)
-    finally:
-        process.kill()
+def play_run(tmp_path, *flags, env=None, code=0):
+    """Output and errors of webrl.py with these flags."""
+    done = run_script(["webrl.py", *SMALL, "--runs-dir", tmp_path, *flags], env)
+    assert done.returncode == code, done.stderr
+    return done.stdout, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -61,9 +60,7 @@ def finish(process, seconds=240):
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, flags, says):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    process = start(tmp_path, *flags)
-    out, err = finish(process)
-    assert process.returncode == 2, err
+    out, err = play_run(tmp_path, *flags, code=2)
     assert says in err
     assert "Traceback" not in err
     if flags != ["--no-such-flag"]:  # tyro draws a box with a suggestion
@@ -77,26 +74,22 @@ def test_an_orm_with_another_tokenizer_is_refused_before_anything_is_played(tmp_
     words = tokenizer["model"]["vocab"]
     words["never"] = words.pop(max(words, key=words.get))
     (other / "tokenizer.json").write_text(json.dumps(tokenizer))
-    process = start(tmp_path, "--orm-model-id", str(other))
-    out, err = finish(process)
-    assert process.returncode == 2 and "its tokenizer is not that of" in err and len(err.strip().splitlines()) == 1, err
+    out, err = play_run(tmp_path, "--orm-model-id", other, code=2)
+    assert "its tokenizer is not that of" in err and len(err.strip().splitlines()) == 1, err
     assert not list(tmp_path.glob("arena*"))
 
 
 def test_no_chromium_is_one_line(tmp_path):
-    environment = {**os.environ, "CHROMIUM": "/no/such/browser"}
-    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "/no/such/browser" in done.stderr and "Traceback" not in done.stderr
+    out, err = play_run(tmp_path, env={**os.environ, "CHROMIUM": "/no/such/browser"}, code=2)
+    assert "/no/such/browser" in err and "Traceback" not in err
 
 
 def test_a_busy_port_is_one_line(tmp_path):
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        process = start(tmp_path, "--port", str(server.getsockname()[1]))
-        _, err = finish(process)
-    assert process.returncode == 2 and "port" in err and "Traceback" not in err
+        out, err = play_run(tmp_path, "--port", server.getsockname()[1], code=2)
+    assert "port" in err and "Traceback" not in err
 
 
 def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
@@ -106,7 +99,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     runs = tmp_path / "runs"
     process = start(runs, "--orm-refresh", "3", "--start-buffer", "both", "--screenshots", "--orm-data", str(labelled))
     killed = kill_chromium(process, runs)
-    out, err = finish(process)
+    out, err = process.communicate()
     assert process.returncode == 0, err
     assert killed
     (run,) = runs.iterdir()
@@ -133,9 +126,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
 
 def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
     url = soak.judge_server(soak.Args(silent=0.0, neither=3), Counter())
-    process = start(tmp_path, "--judge", url, "--num-phases", "1")
-    out, err = finish(process)
-    assert process.returncode == 0, err
+    play_run(tmp_path, "--judge", url, "--num-phases", "1")
     (run,) = tmp_path.iterdir()
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
     assert len(rollouts) == 4  # every third answer was neither YES nor NO
@@ -143,9 +134,7 @@ def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
 
 
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
-    process = start(tmp_path, "--loss", "sft", "--no-curriculum", "--judge", "env", "--num-phases", "1", "--no-replay")
-    out, err = finish(process)
-    assert process.returncode == 0, err
+    play_run(tmp_path, "--loss", "sft", "--no-curriculum", "--judge", "env", "--num-phases", "1", "--no-replay")
     (run,) = tmp_path.iterdir()
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert not any(name.startswith(("orm", "losses/critic", "replay")) for row in rows for name in row)
@@ -200,12 +189,14 @@ def in_background():
 
 @pytest.mark.parametrize("sent, before", [(signal.SIGINT, None), (signal.SIGTERM, in_background)])
 def test_ctrl_c_leaves_a_checkpoint(tmp_path, sent, before):
-    process = start(tmp_path, preexec_fn=before)
-    for line in process.stdout:
-        if line.startswith("SFT"):
-            process.send_signal(sent)
-            break
-    out, err = finish(process)
+    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path)]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=before, **pipes) as process:
+        for line in process.stdout:
+            if line.startswith("SFT"):
+                process.send_signal(sent)
+                break
+        out, err = process.communicate(timeout=240)
     assert process.returncode == 130, err
     assert "checkpoint" in out and "Traceback" not in err
     (run,) = tmp_path.iterdir()

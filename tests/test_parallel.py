@@ -12,6 +12,7 @@ import torch
 
 from common import checkpoint, llm
 from common.replay import TrajectoryStore
+from tests.scripts import run_script
 from tests.test_demo import ROOT, SMALL
 
 FLAGS = [*SMALL, "--cpu-threads", "1", "--orm-refresh", "3", "--num-phases", "1"]
@@ -30,9 +31,13 @@ def free_port():
 
 
 def play_run(folder, *launch, flags=(), **variables):
-    command = [sys.executable, *launch, "webrl.py", *FLAGS, "--runs-dir", str(folder), *flags]
+    command = ["webrl.py", *FLAGS, "--runs-dir", str(folder), *flags]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    if launch:
+        command = [sys.executable, *launch, *command]
+        done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
+    else:
+        done = run_script(command, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
     return run, done.stdout

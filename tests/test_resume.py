@@ -14,11 +14,12 @@ from common import checkpoint
 from common.errors import UsageError
 from common.replay import TrajectoryStore
 from common.run import parse_args
+from tests.scripts import run_script
 from webrl import TINY, Args
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = """--num-demos 16 --sft-epochs 1 --orm-episodes 34 --orm-epochs 1 --start-episodes 12 --instructions-per-phase 8
---num-phases 2 --eval-tasks 4 --test-tasks 6 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep""".split()
+SMALL = """--num-demos 8 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
+--num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep""".split()
 # runs webrl.py in a process that kills itself at the n-th call of one function
 KILLER = """
 import importlib, os, runpy, signal, sys
@@ -42,9 +43,8 @@ runpy.run_path("webrl.py", run_name="__main__")
 
 def play_run(runs_dir, *flags, kill=None):
     """`webrl.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
-    script = ["-c", KILLER, *map(str, kill), "webrl.py"] if kill else ["webrl.py"]
-    command = [sys.executable, *script, *SMALL, "--runs-dir", str(runs_dir), *flags]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    script = ["-c", KILLER, *kill, "webrl.py"] if kill else ["webrl.py"]
+    done = run_script([*script, *SMALL, "--runs-dir", runs_dir, *flags])
     assert done.returncode == (-signal.SIGKILL if kill else 0), done.stdout + done.stderr
     return done.stdout
 
@@ -58,8 +58,8 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     play_run(whole)
     for kill, phase in (
-        (("common.llm", "generate", 15), -1),  # the start-up's episodes, after the fine-tuning
-        (("common.llm", "gradient_step", 22), 0),  # phase 1's update
+        (("common.llm", "generate", 10), -1),  # the start-up's episodes, after the fine-tuning
+        (("common.llm", "gradient_step", 8), 0),  # phase 1's update
         (("common.checkpoint", "_sync", 7), 0),  # while its checkpoint is being written
         (("common.checkpoint", "save", 2), 1),  # phase 2 is done but not saved
     ):
@@ -84,7 +84,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
 def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path):
     SMALL.remove("--lockstep")
     try:
-        play_run(tmp_path, kill=("common.rollout", "play_until_sound", 16 + 6 + 11))  # demonstrations, test, start-up
+        play_run(tmp_path, kill=("common.rollout", "play_until_sound", 8 + 4 + 7))  # demonstrations, test, start-up
         (run,) = tmp_path.iterdir()
         finished = list(TrajectoryStore(run / "unfinished.jsonl"))
         assert {t.policy for t in finished} == {"test before", "start-up"}
@@ -92,12 +92,12 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
     finally:
         SMALL.append("--lockstep")
     kept = {(t.policy, t.seed, t.task.task_id): t for t in TrajectoryStore(run / "trajectories.jsonl")}
-    assert len([t for t in kept.values() if t.policy == "start-up"]) == 12
+    assert len([t for t in kept.values() if t.policy == "start-up"]) == 8
     (group,) = checkpoint.latest(run).tensors()["critic"]["param_groups"]
     assert group["lr"] == 0.00012  # the flag given anew
     for t in finished:
         assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
-    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 6
+    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 4
 
 
 def test_a_resumed_run_keeps_its_own_flags(tmp_path):

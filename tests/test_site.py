@@ -16,6 +16,7 @@ from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
 from common.run import read_metrics
 from envs.site import read_tasks
+from tests.scripts import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/hacking.md").read_text(), re.DOTALL))
@@ -46,8 +47,7 @@ def site(tmp_path_factory):
 
 
 def play(folder, task, lines, *flags):
-    command = [sys.executable, "tools/play.py", "--env-id", f"site:{folder}/tasks.json", "--task", str(task), *flags]
-    return subprocess.run(command, cwd=ROOT, input=lines, capture_output=True, text=True, timeout=120)
+    return run_script(["tools/play.py", "--env-id", f"site:{folder}/tasks.json", "--task", task, *flags], input=lines)
 
 
 def test_the_example_of_the_docs_trains(site, tmp_path):
@@ -57,10 +57,8 @@ def test_the_example_of_the_docs_trains(site, tmp_path):
         assert "reward 1" in done.stdout and "recorded" in done.stdout, done.stdout + done.stderr
     done = play(site, 2, "exit done\n", "--record", str(demos))
     assert "not recorded" in done.stdout and len(demos.read_text().splitlines()) == 2
-    command = [sys.executable, "webrl.py", "--env-id", f"site:{site}/tasks.json", "--demos", str(demos), *SMALL]
-    done = subprocess.run(
-        [*command, "--runs-dir", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=300
-    )
+    flags = ["--env-id", f"site:{site}/tasks.json", "--demos", demos, "--runs-dir", tmp_path]
+    done = run_script(["webrl.py", *flags, *SMALL])
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.iterdir()
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
@@ -158,7 +156,7 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, says):
 
 
 def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
-    command = [sys.executable, "webrl.py", "--env-id", f"site:{site}/tasks.json", "--runs-dir", str(tmp_path)]
+    command = ["webrl.py", "--env-id", f"site:{site}/tasks.json", "--runs-dir", tmp_path]
     for flags, says in (([], "--no-curriculum"), (["--no-curriculum"], "--demos FILE")):
-        done = subprocess.run([*command, *flags], cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = run_script([*command, *flags])
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr

@@ -16,6 +16,7 @@ from envs import webarena
 from envs.arena import (
     code,
     code_tasks,
+    cross_tasks,
     forum,
     forum_tasks,
     map,
@@ -38,6 +39,7 @@ SITES = (
     (map, map_tasks),
 )
 PUBLISHED = "shop", "forum"  # what "arena" alone is: the sites of the results in docs/
+CROSS = "cross"  # the group of tasks that cross sites; they are there where all sites are
 
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
 LINEAR = ("Click", "Type", "Search", "Select Dropdown Option", "Press", "Goto", "Wait")
@@ -103,7 +105,9 @@ class Arena(PageEnv):
         **browser_options,
     ):
         chosen = [(site, templates) for site, templates in SITES if site.NAME in (sites or PUBLISHED)]
-        self.sites = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
+        self.templates = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
+        if len(chosen) == len(SITES):
+            self.templates[CROSS] = cross_tasks.TEMPLATES
         shared = _Shared([site for site, _ in chosen], port, browser_options | {"screenshots": screenshots})
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
 
@@ -118,7 +122,7 @@ class Arena(PageEnv):
         if split not in SEEDS:
             raise ValueError(f"split {split!r} is none of {', '.join(SEEDS)}")
         if split not in self._shared.splits:
-            self._shared.splits[split] = tasks.split_tasks(split, self.sites)
+            self._shared.splits[split] = tasks.split_tasks(split, self.templates)
         return self._shared.splits[split]
 
     def vary(self, task, rng):
@@ -128,11 +132,17 @@ class Arena(PageEnv):
             for other in self.tasks("train"):
                 known.setdefault((other.site, other.seed), []).append(other.instruction)
         others = known.get((task.site, task.seed), [])
-        return tasks.vary(task.instruction, self.sites[task.site], others, rng)
+        return tasks.vary(task.instruction, self._templates(task), others, rng)
 
     def task_from_text(self, text, like):
         """The task that `text` means in the world of `like`, with its true check; None if it means none there."""
-        return tasks.task_from_text(text, like, self.sites[like.site])
+        return tasks.task_from_text(text, like, self._templates(like))
+
+    def _templates(self, task):
+        """The templates of tasks that begin where `task` does."""
+        if "+" not in task.site:
+            return self.templates[task.site]
+        return [template for template in self.templates[CROSS] if "+".join(template.sites) == task.site]
 
     def resolve(self, move, obs):
         """The action text of an oracle's move on this observation, the slot's last; raises LookupError if its element
@@ -142,7 +152,7 @@ class Arena(PageEnv):
 
     def oracle(self, task):
         """The moves that solve `task`, closing exit included; `tasks.resolve` makes an action text of each."""
-        template = next(template for template in self.sites[task.site] if template.name == task.template)
+        template = next(template for template in self._templates(task) if template.name == task.template)
         return template.oracle(World(task.seed, task.split), task.config["instantiation_dict"])
 
     # --- episodes --------------------------------------------------------------------------------------------------
@@ -155,8 +165,12 @@ class Arena(PageEnv):
         self._history, self._edited, self._linear = [], False, True
 
     async def _start(self):
-        start = (self._task.config or {}).get("start_url") or f"__{self._task.site.upper()}__"
-        return await self._go_first(webarena.resolve(start, self._shared.server.urls) + "/")
+        urls = self._shared.server.urls
+        first, *others = [f"{urls[name.upper()]}/" for name in self._task.site.split("+")]
+        page = await self._go_first(first)
+        for url in others:
+            await self._session.act(Action("New Tab", argument=url))
+        return await self._session.act(Action("Switch Tab", argument="1")) if others else page
 
     async def _go_first(self, url):
         server = self._shared.server

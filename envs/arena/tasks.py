@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from common.actions import Action, format_action
-from envs import Task
+from envs import Task, webarena
 from envs.arena.content import SEEDS, World
 
-MAX_STEPS = 15
+MAX_STEPS = 15  # for each site of a task
 # Tasks of each world and site.
 PER_WORLD = {"train": 20, "eval": 4, "test": 4}
 
@@ -23,7 +23,7 @@ PER_WORLD = {"train": 20, "eval": 4, "test": 4}
 class Move:
     """One step of an oracle: act on the page line `kind "label" [id]`, whatever its id is."""
 
-    kind: str  # link, button, box, select, check, radio, item; "exit" for exit_move
+    kind: str  # link, button, box, select, check, radio, item; "exit" for exit_move, "tab" for tab_move
     label: str
     op: str = "Click"  # Click, Type, Search, Select Dropdown Option, ...
     argument: str | None = None
@@ -34,13 +34,18 @@ def exit_move(message):
     return Move("exit", "", "Exit", message)
 
 
+def tab_move(number):
+    """To the tab of that number, from 1."""
+    return Move("tab", "", "Switch Tab", str(number))
+
+
 def resolve(move, obs_text):
     """The action text of `move` on the page `obs_text` (compact format).
 
     Raises LookupError if no line `"label" kind [id]` is there; the first one counts if there are several.
     """
-    if move.kind == "exit":
-        return format_action(Action("Exit", None, move.argument, ""))
+    if move.kind in ("exit", "tab"):
+        return format_action(Action(move.op, None, move.argument, ""))
     name = f'"{move.label}" {move.kind}'
     found = re.search(rf"^{re.escape(name)} \[(\d+)\]", obs_text, re.MULTILINE)
     if found is None:
@@ -77,6 +82,7 @@ class Template:
     family: str = ""  # templates of one family differ in the number of requirements (`vary`)
     patterns: dict = field(default_factory=dict, hash=False)  # slot kind -> regex, where PATTERNS does not fit
     values_from: tuple[str, ...] = ()  # `vary` takes values only from instructions of these templates; (): from all
+    sites: tuple[str, ...] = ()  # of a task that crosses sites, in the order of their tabs; (): the site it belongs to
 
     @cached_property
     def slots(self):
@@ -107,13 +113,13 @@ class Template:
 
 def build(template, site, world, slots, phrasing, task_id):
     """The Task of `slots` in `world`. Raises LookupError if what the slots name does not exist there."""
-    intent = phrasing.format(**slots)
+    intent, sites = phrasing.format(**slots), template.sites or (site,)
     config = {
-        "sites": [site],
+        "sites": list(sites),
         "task_id": task_id,
         "require_login": True,
         "storage_state": None,
-        "start_url": f"__{site.upper()}__",
+        "start_url": webarena.AND.join(f"__{name.upper()}__" for name in sites),
         "geolocation": None,
         "intent_template": re.sub(r"{(\w+)}", r"{{\1}}", phrasing),
         "instantiation_dict": dict(slots),
@@ -124,9 +130,9 @@ def build(template, site, world, slots, phrasing, task_id):
     steps = len(template.oracle(world, slots))
     return Task(
         task_id=task_id,
-        site=site,
+        site="+".join(sites),
         instruction=intent,
-        max_steps=MAX_STEPS,
+        max_steps=MAX_STEPS * len(sites),
         split=world.split,
         seed=world.seed,
         template=template.name,

@@ -1,0 +1,86 @@
+"""The project's scripts, run as `python webrl.py ...` runs them, in processes that need not import torch first.
+
+Each is forked from a server process that has the libraries imported and has used none of them; what `python` would set
+up for a script (arguments, directory, environment, standard output and errors) is set up anew. That saves 5 to 8
+seconds of imports a run. Where the start itself is tested (signals, other launchers) tests use `subprocess`.
+"""
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.scripts", "common.llm", "common.run", "common.rollout", "peft", "accelerate"])
+
+
+class Script:
+    """`python argv...` in the project's root, with `input` to read; `argv` may be "-c", code, arguments."""
+
+    def __init__(self, argv, env=None, input=""):
+        self.argv, self._files = [str(part) for part in argv], [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
+        self._files[0].write(input.encode())
+        self._files[0].flush()
+        paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
+        env = dict(os.environ if env is None else env)
+        self._process = _FORKS.Process(target=_main, args=(self.argv, env, *paths))
+        self._process.start()
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self):
+        """None while it runs; minus the signal's number if one ended it."""
+        return self._process.exitcode
+
+    def poll(self):
+        return self.returncode
+
+    def kill(self):
+        self._process.kill()
+
+    def communicate(self, timeout=300):
+        """Its output and errors, once it has ended. Where it does not, it is killed: subprocess.TimeoutExpired."""
+        self._process.join(timeout)
+        if self.returncode is None:
+            self.kill()
+            self._process.join()
+            raise subprocess.TimeoutExpired(self.argv, timeout, *map(_read, self._files[1:]))
+        return tuple(map(_read, self._files[1:]))
+
+
+def run_script(argv, env=None, input="", timeout=300):
+    """A script to its end, as subprocess.run(..., capture_output=True, text=True)."""
+    script = Script(argv, env, input)
+    output, errors = script.communicate(timeout)
+    return subprocess.CompletedProcess(script.argv, script.returncode, output, errors)
+
+
+def _read(file):
+    file.seek(0)
+    return file.read().decode()
+
+
+def _main(argv, env, *paths):
+    for number, path in enumerate(paths):
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(ROOT)
+    try:
+        if argv[0] == "-c":
+            sys.argv, sys.path[0] = ["-c", *argv[2:]], ""
+            exec(argv[1], {"__name__": "__main__"})
+        else:
+            sys.argv, sys.path[0] = argv, str((ROOT / argv[0]).parent)
+            runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()  # a forked process leaves without
