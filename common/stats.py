@@ -83,8 +83,10 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)
     if all(t.score is not None for t in trajectories):
         metrics[f"{prefix}/score"] = fmean(t.score for t in trajectories)
-    # tasks that cross sites ("forum+code") are one group
-    keys = {"site": lambda t: "several" if "+" in t.task.site else t.task.site, "requirements": lambda t: t.task.requirements}
+    keys = {
+        "site": lambda t: "several" if "+" in t.task.site else t.task.site,  # "forum+code": a task that crosses sites
+        "requirements": lambda t: t.task.requirements,
+    }
     if all(t.task.steps for t in trajectories):  # 0: unknown
         keys["steps"] = lambda t: "1-3" if t.task.steps <= 3 else "4-6" if t.task.steps <= 6 else "7+"
     for name, key in keys.items():

@@ -125,7 +125,8 @@ async def test_instructions_mean_their_check_and_vary_within_their_sites(arena):
                 meant += 1
                 assert varied.site == task.site and varied.instruction != task.instruction
     assert meant > 50
-    assert task_from_text("assign issue 1 of no such to the author of a b in c", crossing[0], [*BY_NAME.values()]) is None
+    nobody = "assign issue 1 of no such to the author of a b in c"
+    assert task_from_text(nobody, crossing[0], cross_tasks.TEMPLATES) is None
 
 
 async def test_they_are_there_with_all_sites_only():
