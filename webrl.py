@@ -74,6 +74,16 @@ class Args:
     """keep a screenshot of every step"""
     port: int = 0
     """the embedded sites' port; 0: any free one"""
+    tasks: str = ""
+    """--env-id site: a file of instructions, on any web site (docs/hacking.md)"""
+    start_url: str = ""
+    """site: where instructions start that do not say it themselves"""
+    hosts: str = ""
+    """site: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
+    action_interval: float = 0.0
+    """site: seconds that lie at least between two actions, of all episodes together"""
+    obey_robots: bool = True
+    """site: ask for no page that the host's robots.txt forbids to everybody"""
 
     # the model
     model_id: str = "assets/tiny"
@@ -883,7 +893,8 @@ def judge(learner, trajectories, args):
 
 
 def has_judge(learner, args):
-    """Whether there is one beside the environment: an ORM of our own is there from phase 1 on, a served one always."""
+    """Whether there is one beside the environment: a served one always is; an ORM of our own is there from phase 1 on,
+    and where no training task has a check from the beginning."""
     return learner.orm is not None or args.judge.startswith("http")
 
 
@@ -949,7 +960,8 @@ def keep(run, memory, trajectories, args):
 
 
 def evaluate(learner, memory, player, tasks, name, phase, args):
-    """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging)."""
+    """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging, and where no
+    true verdict is known)."""
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
     if has_judge(learner, args):
         judge(learner, trajectories, args)
@@ -1047,6 +1059,7 @@ def main(args):
         real_input=args.real_input,
         screenshots=args.screenshots,
         port=args.port,
+        **{name: getattr(args, name) for name in envs.SITE_OPTIONS},
     )
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
@@ -1083,6 +1096,11 @@ def train(args, env, run, player, learner):
         llm.use_threads(args.cpu_threads)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+    trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
+    if not trained_judge and all(task.config is None for task in train_tasks):
+        raise UsageError(
+            "none of the training tasks has a check: --judge URL, or --orm-model-id, an ORM that is trained"
+        )
     if args.curriculum and not args.generator:
         env.vary(train_tasks[0], random.Random(0))  # an environment that cannot says so now
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
@@ -1127,18 +1145,25 @@ def start_actor(learner, memory, player, train_tasks, args):
 
 
 def start_memory(learner, memory, player, train_tasks, test_tasks, args):
-    """Lines 2 to 7: the SFT policy on the training instructions, whose true verdicts fill buffer and failure set; the
-    ORM and the critic."""
-    run = player.run
+    """Lines 2 to 7: the SFT policy on the training instructions, whose true verdicts (the judge's, of tasks without a
+    check) fill buffer and failure set; the ORM and the critic."""
+    run, has_checks = player.run, any(task.config for task in train_tasks)
+    if not has_checks:
+        make_judge_and_critic(learner, args)
     before = evaluate(learner, memory, player, test_tasks, "test before", 0, args)
     metrics = evaluation_metrics(before, "test_before")
     run.report("SFT", metrics, "test_before/success")
     start = player.play(draw(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
+    unchecked, start = [t for t in start if t.verdict is None], [t for t in start if t.verdict is not None]
+    if unchecked and has_judge(learner, args):
+        judge(learner, unchecked, args)
+        start += player.without_unjudged(unchecked)
     for trajectory in start:
-        trajectory.reward = float(trajectory.verdict or 0.0)
+        trajectory.reward = float(trajectory.success)
     keep(run, memory, start, args)
-    make_judge_and_critic(learner, args)
-    if learner.orm is not None:
+    if has_checks:
+        make_judge_and_critic(learner, args)
+    if learner.orm is not None and has_checks:
         metrics |= start_orm(learner, memory, player, train_tasks, args)
         run.report("ORM", metrics, "orm/labelled", "orm_start/accuracy", "orm_start/auc", "orm_start/base_rate")
     if learner.critic is not None:
@@ -1186,7 +1211,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
     player.publish(learner.actor)
     # Lines 19 and 20.
     keep(run, memory, rollouts, args)
-    if args.orm_refresh and learner.orm is not None:
+    if args.orm_refresh and learner.orm is not None and any(task.config for task in train_tasks):
         refresh_orm(learner, memory, player, train_tasks, phase, args)
     metrics |= evaluation_metrics(evaluate(learner, memory, player, eval_tasks, "eval", phase, args), "eval")
     learner.phase = phase

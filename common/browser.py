@@ -22,7 +22,7 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
@@ -172,6 +172,7 @@ class Session:
     def __init__(self, browser: Browser):
         self.browser = browser
         self.sites: tuple[str, ...] = ()
+        self.refuses: Callable[[str], bool] | None = None
         self._context = None
         self._tabs: list = []  # Playwright's pages in the order they came
         self._cdp: dict = {}  # page -> its CDP session
@@ -197,10 +198,12 @@ class Session:
         start: dict | None = None,
         actions: Sequence[Action] = (),
         stay: bool = False,
+        refuses: Callable[[str], bool] | None = None,
     ) -> Observation:
         """Begin an episode at `url`.
 
         sites: origins or URL prefixes that the agent may visit (default: the origin of `url`).
+        refuses: tells which pages on them must not even be asked for; it makes every request slower.
         cookies: name -> value, for the host of `url`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
             these cookies; where it loads its pages by script, that saves a document.
@@ -210,6 +213,9 @@ class Session:
         stay: with `start`, load nothing where a kept page is at `url` already.
         """
         self.sites = tuple(sites or [_origin(url)])
+        if refuses != self.refuses:  # a context asks the one that it was made with
+            await self.close()
+            self.refuses = refuses
         chromium = await self.browser.connect()
         kept = keep_page and context is None and self._is_whole(chromium)
         if not kept:
@@ -289,6 +295,8 @@ class Session:
         self._context.on("page", lambda page: None if self._ours else self._on_page(page))
         self._context.on("dialog", self._on_dialog)
         await self._context.add_init_script(self.browser.script)
+        if self.refuses is not None:
+            await self._context.route(self.refuses, self._refuse)
         await self._open()
 
     async def _clear(self):
@@ -498,6 +506,11 @@ class Session:
         async with self._changed:
             self._changed.notify_all()
 
+    async def _refuse(self, route):
+        """A request for an address of `refuses`: pages are not asked for; what a page is made of is."""
+        is_page = route.request.is_navigation_request()
+        await (route.abort("blockedbyclient") if is_page else route.continue_())
+
     async def _on_dialog(self, dialog):
         if dialog.message:
             self._dialogs.append(dialog.message)
@@ -589,6 +602,8 @@ class Session:
 
     def _allowed(self, url: str) -> bool:
         """Whether `url` is on the task's sites; settle.js's inSite() asks the same before a link is followed."""
+        if self.refuses is not None and self.refuses(url):
+            return False
         return url.startswith("about:blank") or any(
             url.startswith(site) and (site.endswith("/") or url[len(site) : len(site) + 1] in ("", "/", "?", "#"))
             for site in self.sites

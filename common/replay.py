@@ -73,6 +73,13 @@ class Trajectory:
     prefix: int = 0
     final_observation: str = ""
 
+    @property
+    def success(self) -> bool:
+        """By the true verdict; where there is none, by the judge's opinion of an episode that ended by an exit."""
+        if self.verdict is not None:
+            return bool(self.verdict)
+        return self.outcome == "exit" and (self.judged or 0.0) > 0.5
+
 
 def _fields(record) -> dict:
     if isinstance(record, Trajectory | Step | Task):

@@ -193,13 +193,15 @@ class Run:
     def summary(self, before: list, after: list) -> None:
         """Prints success before and after (trajectories of the same tasks; `before` may be empty), where the time went
         and where to look."""
-        first = {t.task.task_id: t.verdict or 0.0 for t in before}
-        pairs = [(t.verdict or 0.0, first[t.task.task_id]) for t in after if t.task.task_id in first]
-        rates = [wilson(sum(t.verdict or 0.0 for t in some), len(some)) for some in (before, after)]
+        first = {t.task.task_id: t.success for t in before}
+        pairs = [(t.success, first[t.task.task_id]) for t in after if t.task.task_id in first]
+        rates = [wilson(sum(t.success for t in some), len(some)) for some in (before, after)]
         difference = paired_difference([a for a, _ in pairs], [b for _, b in pairs])
         parts = self.timer.metrics()
         total = sum(parts.values())
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
+        if any(t.verdict is None for t in after):
+            self.say("\nNo true verdict is known for these tasks: success is what the judge takes for it.")
         success = f"{rates[1]}, on {len(after)} held-out tasks (95 % interval)"
         if before:
             success = f"{rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"

@@ -54,7 +54,7 @@ def error_type(trajectory) -> str | None:
     Stuck: out of steps, or the last three actions equal. No attempt: stopped before it had seen a second page. Fail to
     recover: an action was refused or taken back on the way. Wrong page: it stopped, and the page or answer was wrong.
     """
-    if trajectory.verdict:
+    if trajectory.success:
         return None
     actions = [step.action for step in trajectory.steps]
     if trajectory.outcome == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
@@ -67,17 +67,17 @@ def error_type(trajectory) -> str | None:
 
 
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
-    """Success by the true verdict over evaluated trajectories: overall with its interval, per site, per number of
-    requirements, per required steps (of the oracle, where known), the mean length and graded score, and the shares of
-    the error types. Metrics by name, `prefix/...`; none without trajectories."""
+    """Success (by the judge where no true verdict is known) over evaluated trajectories: overall with its interval, per
+    site, per number of requirements, per required steps (of the oracle, where known), the mean length and graded score,
+    and the shares of the error types. Metrics by name, `prefix/...`; none without trajectories."""
     if not trajectories:
         return {}
 
     def rate(group):
-        return fmean(t.verdict or 0.0 for t in group)
+        return fmean(t.success for t in group)
 
     errors = [error_type(t) for t in trajectories]
-    overall = wilson(sum(t.verdict or 0.0 for t in trajectories), len(trajectories))
+    overall = wilson(sum(t.success for t in trajectories), len(trajectories))
     metrics = {f"{prefix}/success": overall.estimate, f"{prefix}/low": overall.low, f"{prefix}/high": overall.high}
     metrics[f"{prefix}/episodes"] = len(trajectories)
     metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)

@@ -68,21 +68,30 @@ async def replay(env, prefix):
     return obs, info
 
 
+SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
+
+
 def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (shop and forum; "arena/all": five sites; "arena/map+code": some of them): see envs/arena.
-    "site:tasks.json": the tasks of a file on any web site, see envs/site.py. "webarena", "webarena-lite" (or
-    "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your own): the real sites,
-    see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py; "webshop-pages": WebShop
-    in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob", "miniwob/click-test+enter-text": see
-    envs/miniwob.py. Raises UsageError for an unknown name.
+    "site:tasks.json" (or "site" and `tasks`): the tasks of a file on any web site, see envs/site.py. "webarena",
+    "webarena-lite" (or "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your
+    own): the real sites, see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py;
+    "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob",
+    "miniwob/click-test+enter-text": see envs/miniwob.py. Raises UsageError for an unknown name.
     """
-    if env_id.startswith("site:"):
+    site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
+    if env_id == "site" or env_id.startswith("site:"):
         from envs.site import Site
 
+        path = site.pop("tasks", "") or env_id.removeprefix("site").removeprefix(":")
+        if not path:
+            raise UsageError("--env-id site needs --tasks FILE (docs/hacking.md has an example)")
         options.pop("port", None)  # of a server that we start
-        return Site(env_id.removeprefix("site:"), **options)
+        return Site(path, **site, **options)
+    if given := [name for name in SITE_OPTIONS[:-1] if site.get(name)]:
+        raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site, not {env_id}")
     if env_id == "webshop":
         from envs.webshop import WebShop
 

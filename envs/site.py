@@ -1,6 +1,7 @@
 """Tasks on web sites that are there already, your own for instance: a file in WebArena's task format and any address.
 
     python webrl.py --env-id site:tasks.json --demos demos.jsonl --no-curriculum
+    python webrl.py --env-id site --start-url https://example.org/ --tasks tasks.jsonl --judge URL --no-curriculum
 
 `PageEnv` is what every environment made of web pages has in common: an episode is a browser session, an action is a
 text in the grammar of common/actions.py, the end is scored by WebArena's evaluators.
@@ -9,8 +10,10 @@ text in the grammar of common/actions.py, the end is scored by WebArena's evalua
 import asyncio
 import contextlib
 import json
+import time
 import urllib.error
 import urllib.request
+import urllib.robotparser
 import uuid
 import zlib
 from urllib.parse import urlsplit
@@ -178,19 +181,34 @@ class Site(PageEnv):
     """The tasks of one file. There is no oracle (give demonstrations), and nothing that varies an instruction (a
     generator writes new ones, or none are written).
 
-    The file is a list in WebArena's schema: `intent`, `start_url`, `eval`, with addresses in full; besides, as you
-    like, `split` ("train", "eval" or "test"; without it three in five are for training, one is for eval and one for
-    test, by a hash of the instruction), `max_steps` (30), `sites` (addresses that the agent may visit; default:
-    where it starts), and `reset_url`, which is asked for before every episode, so that your site can put back what
-    episodes change. Every episode has a cookie of its own, `cleangui-episode`, on that request, too: a site that keeps
-    its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
+    The file is a list in WebArena's schema, or one entry a line: `intent`, `start_url`, `eval`, with addresses in full;
+    besides, as you like, `split` ("train", "eval" or "test"; without it three in five are for training, one is for eval
+    and one for test, by a hash of the instruction), `max_steps` (30), `sites` (addresses that the agent may visit;
+    default: where it starts), and `reset_url`, which is asked for before every episode, so that your site can put back
+    what episodes change. Every episode has a cookie of its own, `cleangui-episode`, on that request, too: a site that
+    keeps its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
+
+    An entry without `eval` has no true verdict: a judge says what succeeded. `start_url` and `hosts` (joined by commas)
+    hold for entries that have none of their own. Between two actions, of all slots together, there are at least
+    `action_interval` seconds. With `obey_robots` no page is asked for that the host's robots.txt forbids to everybody.
     """
 
-    def __init__(self, path, format="compact", page_tokens=None, count_tokens=len, screenshots=False, **options):
-        super().__init__(Shared(options | {"screenshots": screenshots}), format, page_tokens, count_tokens, screenshots)
-        self.path, self._splits = path, read_tasks(path)
-        # by start page, for an instruction that a generator wrote: it has no entry of its own
-        self._configs = {task.site: task.config for tasks in self._splits.values() for task in tasks}
+    def __init__(
+        self,
+        path,
+        start_url="",
+        hosts="",
+        action_interval=0.0,
+        obey_robots=True,
+        format="compact",
+        page_tokens=None,
+        count_tokens=len,
+        screenshots=False,
+        **options,
+    ):
+        shared = _Shared(options | {"screenshots": screenshots}, action_interval, obey_robots)
+        super().__init__(shared, format, page_tokens, count_tokens, screenshots)
+        self.path, self._splits, self._starts = path, *read_tasks(path, start_url, hosts)
 
     def tasks(self, split):
         """The tasks of "train", "eval" or "test" in the file's order. Raises UsageError where there are none."""
@@ -209,10 +227,20 @@ class Site(PageEnv):
         return None
 
     async def _start(self):
-        config, episode = self._task.config or self._configs[self._task.site], uuid.uuid4().hex
+        # an entry without a check has no config, and an instruction that a generator wrote has no entry
+        config, episode = self._task.config or self._starts[self._task.site], uuid.uuid4().hex
         if config.get("reset_url"):
             await asyncio.to_thread(_ask, config["reset_url"], episode)
-        return await self._session.reset(config["start_url"], sites=config.get("sites"), cookies={COOKIE: episode})
+        url, sites = config["start_url"], config.get("sites") or [_origin(config["start_url"])]
+        refuses = await self._shared.refuses(sites)
+        if refuses is not None and refuses(url):
+            raise UsageError(f"{url}: its robots.txt forbids it (--no-obey-robots, if you may)")
+        await self._shared.turn()
+        return await self._session.reset(url, sites=sites, cookies={COOKIE: episode}, refuses=refuses)
+
+    async def _act(self, action):
+        await self._shared.turn()
+        return await super()._act(action)
 
     async def verdict(self, answer):
         """The score, 1.0 or 0.0, that an exit with `answer` would get now."""
@@ -223,16 +251,32 @@ class Site(PageEnv):
         return await webarena.evaluate(self._task.config, answer, self._obs["url"], fetch)
 
 
-def read_tasks(path):
-    """The file's tasks by split; `Task.site` is the address where a task starts. Raises UsageError, one line, for a
-    file or a task that cannot be used."""
+def read_tasks(path, start_url="", hosts=""):
+    """The file's tasks by split, and an entry for each address where tasks start (`Task.site`). Raises UsageError, one
+    line, for a file or a task that cannot be used."""
     try:
         with open(path, encoding="utf-8") as file:
-            configs = json.load(file)
+            text = file.read()
+        lines = [line for line in text.splitlines() if line.strip()]
+        configs = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
+        configs = [_with_defaults(number, config, start_url, hosts) for number, config in enumerate(configs)]
         tasks = [_task(number, config) for number, config in enumerate(configs)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--env-id site:{path}: not a list of tasks ({type(error).__name__}: {error})") from None
-    return {split: [task for task in tasks if task.split == split] for split in ("train", "eval", "test")}
+    splits = {split: [task for task in tasks if task.split == split] for split in ("train", "eval", "test")}
+    return splits, {config["start_url"]: config for config in configs}
+
+
+def _with_defaults(number, config, start_url, hosts):
+    """The entry with where it starts and which sites it may visit: `hosts`, by the scheme of its start."""
+    config = ({"start_url": start_url} if start_url else {}) | config
+    if not config.get("start_url"):
+        raise ValueError(f"task {number} has no start_url, and there is no --start-url")
+    scheme = urlsplit(config["start_url"]).scheme
+    if scheme not in ("http", "https"):
+        raise ValueError(f"task {number}: start_url {config['start_url']!r} is no address")
+    sites = [f"{scheme}://{host.strip()}" for host in hosts.split(",") if host.strip()]
+    return ({"sites": sites} if sites else {}) | config
 
 
 def _task(number, config):
@@ -240,9 +284,8 @@ def _task(number, config):
     split = config.get("split") or {0: "eval", 1: "test"}.get(share, "train")
     if split not in ("train", "eval", "test"):
         raise ValueError(f"task {number}: the split is {split!r}")
-    if urlsplit(config["start_url"]).scheme not in ("http", "https"):
-        raise ValueError(f"task {number}: start_url {config['start_url']!r} is no address")
-    webarena.check(config)
+    if "eval" in config:
+        webarena.check(config)
     return Task(
         task_id=str(config.get("task_id", number)),
         site=config["start_url"],
@@ -250,8 +293,63 @@ def _task(number, config):
         max_steps=int(config.get("max_steps", webarena.MAX_STEPS)),
         split=split,
         template=str(config.get("intent_template_id", "")),
-        config=config,
+        config=config if "eval" in config else None,
     )
+
+
+class _Shared(Shared):
+    """What the slots have in common besides the browser: the next moment for an action, and what robots.txt says."""
+
+    def __init__(self, browser_options, action_interval, obey_robots):
+        super().__init__(browser_options)
+        self.interval, self.obey_robots, self.next_turn = action_interval, obey_robots, 0.0
+        self.rules = {}  # origin -> its robots.txt
+        self.reading = asyncio.Lock()
+
+    async def turn(self):
+        """Wait until `interval` seconds after the last one who came here could go on."""
+        if self.interval > 0:
+            now = time.monotonic()
+            self.next_turn = max(now, self.next_turn) + self.interval
+            await asyncio.sleep(self.next_turn - self.interval - now)
+
+    async def refuses(self, sites):
+        """Whether robots.txt forbids a URL, as a function; None where it forbids nothing, or nobody asks. Raises
+        EnvFault where it cannot be read."""
+        if not self.obey_robots:
+            return None
+        origins = {_origin(site) for site in sites}
+        async with self.reading:
+            for origin in origins - self.rules.keys():
+                self.rules[origin] = await asyncio.to_thread(_robots, origin)
+        return self.is_forbidden if any(self.rules[origin] for origin in origins) else None
+
+    def is_forbidden(self, url):
+        rules = self.rules.get(_origin(url))
+        return rules is not None and not rules.can_fetch("*", url)
+
+
+def _robots(origin):
+    """What robots.txt says to everybody; None where that is nothing. (RFC 9309: what cannot be read for a fault of the
+    server's may forbid everything.)"""
+    url = f"{origin}/robots.txt"
+    try:
+        with urllib.request.urlopen(url, timeout=RESET_SECONDS) as answer:
+            lines = answer.read().decode("utf-8", "replace").splitlines()
+    except urllib.error.HTTPError as error:
+        if error.code < 500:
+            return None
+        raise EnvFault(f"{url}: {error}") from None
+    except OSError as error:
+        raise EnvFault(f"{url}: {error}") from None
+    rules = urllib.robotparser.RobotFileParser(url)
+    rules.parse(lines)
+    return rules if rules.default_entry else None
+
+
+def _origin(url):
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _ask(url, episode):

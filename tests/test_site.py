@@ -1,17 +1,22 @@
 """Tasks on a web site of one's own: the example of docs/hacking.md as it stands there, and what can be wrong."""
 
 import asyncio
+import contextlib
 import json
 import re
 import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 import envs
+from benchmarks import soak
 from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
 from common.run import read_metrics
@@ -114,7 +119,7 @@ async def test_the_reset_address_is_asked_with_the_episodes_cookie(tmp_path):
     rules = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "hi"}}
     task = {"intent": "what does it say", "start_url": f"{base}/", "eval": rules, "reset_url": f"{base}/reset"}
     (tmp_path / "tasks.json").write_text(json.dumps([task | {"split": "train"}]))
-    env = envs.make(f"site:{tmp_path}/tasks.json")
+    env = envs.make(f"site:{tmp_path}/tasks.json", obey_robots=False)
     try:
         await env.reset(env.tasks("train")[0])
         first, second = [re.search(rb"cleangui-episode=(\w+)", request)[1] for request in seen[:2]]
@@ -131,7 +136,8 @@ def test_tasks_have_their_splits(tmp_path):
     rules = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "hi"}}
     tasks = [{"intent": f"task {i}", "start_url": "http://a.b/", "eval": rules} for i in range(500)]
     (tmp_path / "tasks.json").write_text(json.dumps(tasks))
-    splits = read_tasks(tmp_path / "tasks.json")
+    splits, starts = read_tasks(tmp_path / "tasks.json")
+    assert set(starts) == {"http://a.b/"}
     assert [len(splits[name]) > least for name, least in (("train", 250), ("eval", 70), ("test", 70))] == [True] * 3
     assert sum(map(len, splits.values())) == 500
 
@@ -144,7 +150,8 @@ def test_tasks_have_their_splits(tmp_path):
         ('[{"intent": "a", "start_url": "ftp://x", "eval": {}}]', "is no address"),
         ('[{"intent": "a", "start_url": "http://x", "split": "dev", "eval": {}}]', "the split is 'dev'"),
         ('[{"intent": "a", "start_url": "http://x", "eval": {"eval_types": ["guess"]}}]', "guess"),
-        ('[{"intent": "a", "start_url": "http://x"}]', "eval"),
+        ('[{"intent": "a", "start_url": "http://x", "eval": {}}]', "eval"),
+        ('{"intent": "a"}', "no start_url, and there is no --start-url"),
         ("[]", "no task is in the split"),
     ],
 )
@@ -156,7 +163,147 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, says):
 
 
 def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
-    command = ["webrl.py", "--env-id", f"site:{site}/tasks.json", "--runs-dir", tmp_path]
-    for flags, says in (([], "--no-curriculum"), (["--no-curriculum"], "--demos FILE")):
-        done = run_script([*command, *flags])
+    own, unchecked = f"site:{site}/tasks.json", write_instructions(tmp_path / "unchecked.jsonl")
+    for env_id, flags, says in (
+        (own, [], "--no-curriculum"),
+        (own, ["--no-curriculum"], "--demos FILE"),
+        ("site", [], "needs --tasks FILE"),
+        ("site", ["--tasks", unchecked], "no start_url"),
+        ("arena", ["--start-url", "http://a.b/"], "--start-url is for --env-id site"),
+        ("site", ["--tasks", unchecked, "--start-url", "http://a.b/", "--orm-model-id="], "none of the training tasks"),
+        ("site", ["--tasks", unchecked, "--start-url", "http://a.b/", "--judge", "env"], "none of the training tasks"),
+    ):
+        done = run_script(["webrl.py", "--runs-dir", tmp_path, "--env-id", env_id, *flags])
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+# --- sites that are not ours: instructions without checks
+
+
+class Hotel:
+    """A small site that notes what it is asked for: its pages, a robots.txt, and an outcome reward model."""
+
+    PAGES = {
+        "/": "<title>hotel</title><a href='/rooms'>rooms</a> <a href='/staff/wages'>wages</a> <a href='/bar'>bar</a>",
+        "/rooms": "<title>rooms</title><p>two rooms are free</p><a href='/'>home</a>",
+        "/bar": "<title>bar</title><img src='/staff/glass.png'>",
+        "/staff/wages": "<title>wages</title>",
+    }
+
+    def __init__(self, robots="User-agent: *\nDisallow: /staff/\n"):
+        self.asked, self.moments, self.robots = [], [], robots
+
+    async def answer(self, reader, writer):
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        self.asked.append(path)
+        self.moments.append(time.monotonic())
+        status, text = (200, self.PAGES[path]) if path in self.PAGES else (404, "nothing")
+        if path == "/robots.txt" and self.robots is not None:
+            status, text = (200, self.robots) if self.robots else (503, "")
+        head = f"HTTP/1.1 {status} X", "content-type: text/html", f"content-length: {len(text)}", "connection: close"
+        writer.write("\r\n".join((*head, "", text)).encode())
+        await writer.drain()
+        writer.close()
+
+    @contextlib.asynccontextmanager
+    async def open(self):
+        server = await asyncio.start_server(self.answer, "127.0.0.1", 0)
+        async with server:
+            yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+def write_instructions(path, *more, count=12):
+    rows = [{"intent": f"find out how many rooms are free, guest {i}", "max_steps": 5} for i in range(count)]
+    path.write_text("\n".join(json.dumps(row) for row in [*rows, *more]))
+    return path
+
+
+async def test_robots_txt_is_obeyed_before_a_page_is_asked_for(tmp_path):
+    hotel = Hotel()
+    async with hotel.open() as host:
+        options = {"tasks": str(write_instructions(tmp_path / "tasks.jsonl")), "start_url": f"http://{host}/"}
+        env = envs.make("site", **options)
+        try:
+            task = env.tasks("train")[0]
+            obs, _ = await env.reset(task)
+            assert task.config is None and task.site == f"http://{host}/" and "rooms" in obs["text"]
+            for action in ('do(action="Click", element="2")', 'do(action="Goto", argument="/staff/wages")'):
+                obs, *_ = await env.step(action)
+                assert "blocked" in obs["error"] and obs["title"] == "hotel", obs
+            obs, *_ = await env.step('do(action="Click", element="3")')
+            assert obs["title"] == "bar"
+            obs, reward, terminated, _, info = await env.step('exit(message="two")')
+            assert terminated and info["verdict"] is None and reward == 0.0
+            assert hotel.asked.count("/robots.txt") == 1 and "/staff/wages" not in hotel.asked
+            assert "/staff/glass.png" in hotel.asked  # a part of a page that may be seen
+        finally:
+            await env.close()
+        env = envs.make("site", **options, obey_robots=False)
+        try:
+            await env.reset(task)
+            obs, *_ = await env.step('do(action="Click", element="2")')
+            assert obs["title"] == "wages" and hotel.asked.count("/robots.txt") == 1
+        finally:
+            await env.close()
+
+
+@pytest.mark.parametrize("robots", [None, "", "User-agent: *\nDisallow: /\n"])
+async def test_a_robots_txt_that_is_missing_broken_or_forbids_all(tmp_path, robots):
+    async with Hotel(robots).open() as host:
+        env = envs.make("site", tasks=str(write_instructions(tmp_path / "a.jsonl")), start_url=f"http://{host}/")
+        try:
+            if robots is None:
+                assert (await env.reset(env.tasks("train")[0]))[0]["title"] == "hotel"
+            elif robots == "":
+                with pytest.raises(EnvFault, match="503"):
+                    await env.reset(env.tasks("train")[0])
+            else:
+                with pytest.raises(UsageError, match="no-obey-robots"):
+                    await env.reset(env.tasks("train")[0])
+        finally:
+            await env.close()
+
+
+async def test_hosts_are_those_that_are_named_and_actions_keep_their_distance(tmp_path):
+    here, there = Hotel(), Hotel()
+    async with here.open() as host, there.open() as other, Hotel().open() as third:
+        file = write_instructions(tmp_path / "tasks.jsonl")
+        options = {"start_url": f"http://{host}/", "hosts": f"{host}, {other}", "action_interval": 0.3}
+        env = envs.make("site", tasks=str(file), **options)
+        forks = [env, env.fork(), env.fork()]
+        try:
+            await asyncio.gather(*(one.reset(env.tasks("train")[0]) for one in forks))
+            began = [moment for path, moment in zip(here.asked, here.moments) if path == "/"]
+            assert len(began) == 3 and all(b - a > 0.15 for a, b in pairwise(began))
+            obs, *_ = await env.step(f'do(action="Goto", argument="http://{other}/rooms")')
+            assert obs["title"] == "rooms" and there.asked[-1] == "/rooms"
+            obs, *_ = await env.step(f'do(action="Goto", argument="http://{third}/rooms")')
+            assert "blocked" in obs["error"]
+        finally:
+            await env.close()
+
+
+def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
+    """The served judge pays; success in the end is its opinion, and the run says so."""
+    file = write_instructions(tmp_path / "tasks.jsonl", count=20)
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    hotel = Hotel()
+    server = asyncio.run_coroutine_threadsafe(asyncio.start_server(hotel.answer, "127.0.0.1", 0), loop).result()
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    judge = soak.judge_server(soak.Args(silent=0.0, neither=0), Counter())
+    flags = ["--tasks", file, "--start-url", url, "--runs-dir", tmp_path / "runs", "--num-demos", 0, *SMALL]
+    try:
+        done = run_script(["webrl.py", "--env-id", "site", "--judge", judge, *flags])
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+    assert done.returncode == 0, done.stderr
+    assert "success is what the judge takes for it" in done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    played = list(TrajectoryStore(run / "trajectories.jsonl"))
+    assert all(t.verdict is None and t.judged is not None for t in played)
+    assert any(t.reward for t in played) == any(t.judged > 0.5 and t.outcome == "exit" for t in played)
+    row = read_metrics(run)[-1]
+    after = [t for t in played if t.policy == "test after"]
+    assert row["test_after/success"] == sum(t.success for t in after) / len(after)
