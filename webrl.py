@@ -75,15 +75,15 @@ class Args:
     port: int = 0
     """the embedded sites' port; 0: any free one"""
     tasks: str = ""
-    """--env-id site: a file of instructions, on any web site (docs/hacking.md)"""
+    """--env-id site, webgym: a file of tasks, on any web sites (docs/hacking.md, docs/webgym.md)"""
     start_url: str = ""
     """site: where instructions start that do not say it themselves"""
     hosts: str = ""
-    """site: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
+    """site, webgym: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
     action_interval: float = 0.0
-    """site: seconds that lie at least between two actions, of all episodes together"""
+    """site, webgym: seconds that lie at least between two actions, of all episodes together"""
     obey_robots: bool = True
-    """site: ask for no page that the host's robots.txt forbids to everybody"""
+    """site, webgym: ask for no page that the host's robots.txt forbids to everybody"""
 
     # the model
     model_id: str = "assets/tiny"

@@ -21,6 +21,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -202,7 +203,8 @@ class Session:
     ) -> Observation:
         """Begin an episode at `url`.
 
-        sites: origins or URL prefixes that the agent may visit (default: the origin of `url`).
+        sites: origins or URL prefixes that the agent may visit (default: the origin of `url`); "*.example.org" is that
+            host and all below it.
         refuses: tells which pages on them must not even be asked for; it makes every request slower.
         cookies: name -> value, for the host of `url`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
@@ -604,10 +606,14 @@ class Session:
         """Whether `url` is on the task's sites; settle.js's inSite() asks the same before a link is followed."""
         if self.refuses is not None and self.refuses(url):
             return False
-        return url.startswith("about:blank") or any(
-            url.startswith(site) and (site.endswith("/") or url[len(site) : len(site) + 1] in ("", "/", "?", "#"))
-            for site in self.sites
-        )
+        return url.startswith("about:blank") or any(_is_on(url, site) for site in self.sites)
+
+
+def _is_on(url: str, site: str) -> bool:
+    if site.startswith("*."):
+        host = re.match(r"https?://([\w.:-]+)(?![^/?#])", url)
+        return host is not None and f".{host[1]}".lower().endswith(site[1:])
+    return url.startswith(site) and (site.endswith("/") or url[len(site) : len(site) + 1] in ("", "/", "?", "#"))
 
 
 def _origin(url: str) -> str:

@@ -14,8 +14,17 @@ class EnvHang(EnvFault):
     again, the agent drove the page into a loop and the episode is its own failure."""
 
 
+class Blocked(EnvFault):
+    """The site shuts the agent out, by a defence against bots or by its robots.txt. It would be the same again, so the
+    task is dropped without another try."""
+
+
 class TooManyFaults(Exception):
     """More than the tolerated share of recent episodes ended in faults: the run stops with a checkpoint."""
+
+
+class BudgetSpent(TooManyFaults):
+    """A cap of the user's is reached, on a judge's calls for instance: the run stops with a checkpoint."""
 
 
 class StateMismatch(Exception):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from common import fsdp, llm, parallel
 from common.engine import EnginePolicy
-from common.errors import EnvFault, EnvHang, StateMismatch, TooManyFaults
+from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
 from common.replay import Step, Trajectory
 from envs import Prefix
 
@@ -179,6 +179,8 @@ async def play_until_sound(env, task, index, play_once, faults):
             return None
         except EnvFault as fault:
             faults.record(fault)
+            if isinstance(fault, Blocked):
+                break
         else:
             faults.record()
             return trajectory

@@ -10,7 +10,7 @@
     pending: new Set(),  // requests, and timers of the real clock
     refused: "",  // what was not allowed to happen
     opened: false,  // a new tab is to come
-    sites: null,  // URL prefixes the task is limited to
+    sites: null,  // URL prefixes the task is limited to, or *.host
     elements: [],  // what the last observation offered; an id is a position in it
   });
   if (window.__gui) {  // the window of an initial about:blank, which its first true document takes over
@@ -28,8 +28,10 @@
 
   // ---- Navigations. The `navigate` event comes before anything is sent. ----
 
-  const inSite = (url, site) =>
-    url.startsWith(site) && (site.endsWith("/") || /^($|[/?#])/.test(url.slice(site.length)));
+  const {URL} = window;
+  const inSite = (url, site) => site.startsWith("*.")
+    ? `.${new URL(url).host}`.endsWith(site.slice(1))
+    : url.startsWith(site) && (site.endsWith("/") || /^($|[/?#])/.test(url.slice(site.length)));
   navigation.addEventListener("navigate", (event) => {
     const {url, sameDocument} = event.destination;
     if (event.downloadRequest !== null) {

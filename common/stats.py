@@ -45,6 +45,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     return mean_ci([x - y for x, y in zip(a, b, strict=True)], level)
 
 
+MANY = 50  # groups with a figure each
 ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")
 
 
@@ -68,8 +69,9 @@ def error_type(trajectory) -> str | None:
 
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     """Success (by the judge where no true verdict is known) over evaluated trajectories: overall with its interval, per
-    site, per number of requirements, per required steps (of the oracle, where known), the mean length and graded score,
-    and the shares of the error types. Metrics by name, `prefix/...`; none without trajectories."""
+    site, per number of requirements, per required steps (of the oracle, where known; each where its values are not
+    MANY), the mean length and graded score, and the shares of the error types. Metrics by name, `prefix/...`; none
+    without trajectories."""
     if not trajectories:
         return {}
 
@@ -90,7 +92,8 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     if all(t.task.steps for t in trajectories):  # 0: unknown
         keys["steps"] = lambda t: "1-3" if t.task.steps <= 3 else "4-6" if t.task.steps <= 6 else "7+"
     for name, key in keys.items():
-        for value in sorted({key(t) for t in trajectories}, key=str):
+        values = sorted({key(t) for t in trajectories}, key=str)
+        for value in values if len(values) <= MANY else ():
             metrics[f"{prefix}/{name}_{value}"] = rate([t for t in trajectories if key(t) == value])
     shares = {f"{prefix}/error_{kind.replace(' ', '_')}": errors.count(kind) / len(errors) for kind in ERRORS}
     return metrics | shares

@@ -75,23 +75,27 @@ def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (shop and forum; "arena/all": five sites; "arena/map+code": some of them): see envs/arena.
-    "site:tasks.json" (or "site" and `tasks`): the tasks of a file on any web site, see envs/site.py. "webarena",
+    "site:tasks.json" (or "site" and `tasks`): the tasks of a file on any web site, see envs/site.py;
+    "webgym:tasks.jsonl": the same with WebGym's tasks and its rubric judge, see envs/webgym.py. "webarena",
     "webarena-lite" (or "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your
     own): the real sites, see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py;
     "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob",
     "miniwob/click-test+enter-text": see envs/miniwob.py. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
-    if env_id == "site" or env_id.startswith("site:"):
+    name, _, path = env_id.partition(":")
+    if name in ("site", "webgym"):
         from envs.site import Site
+        from envs.webgym import WebGym
 
-        path = site.pop("tasks", "") or env_id.removeprefix("site").removeprefix(":")
+        path = site.pop("tasks", "") or path
         if not path:
-            raise UsageError("--env-id site needs --tasks FILE (docs/hacking.md has an example)")
+            page = "hacking" if name == "site" else "webgym"
+            raise UsageError(f"--env-id {name} needs --tasks FILE (docs/{page}.md has an example)")
         options.pop("port", None)  # of a server that we start
-        return Site(path, **site, **options)
+        return (Site if name == "site" else WebGym)(path, **site, **options)
     if given := [name for name in SITE_OPTIONS[:-1] if site.get(name)]:
-        raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site, not {env_id}")
+        raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site and webgym, not {env_id}")
     if env_id == "webshop":
         from envs.webshop import WebShop
 
@@ -126,7 +130,8 @@ def make(env_id, **options):
         if sites is None or set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +), or all")
-    known = "arena (or arena/all, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob and site:FILE"
+    known = "arena (or arena/all, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob"
+    known += ", site:FILE and webgym:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

@@ -16,6 +16,7 @@ import urllib.request
 import urllib.robotparser
 import uuid
 import zlib
+from collections import defaultdict
 from urllib.parse import urlsplit
 
 from common import html
@@ -26,6 +27,7 @@ from envs import Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
+SPLITS = ("train", "eval", "test")
 
 
 class Shared:
@@ -193,6 +195,8 @@ class Site(PageEnv):
     `action_interval` seconds. With `obey_robots` no page is asked for that the host's robots.txt forbids to everybody.
     """
 
+    title = "your own site"
+
     def __init__(
         self,
         path,
@@ -208,7 +212,11 @@ class Site(PageEnv):
     ):
         shared = _Shared(options | {"screenshots": screenshots}, action_interval, obey_robots)
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
-        self.path, self._splits, self._starts = path, *read_tasks(path, start_url, hosts)
+        self.path = path
+        self._splits, self._starts = self._read(start_url, hosts)
+
+    def _read(self, start_url, hosts):
+        return read_tasks(self.path, start_url, hosts)
 
     def tasks(self, split):
         """The tasks of "train", "eval" or "test" in the file's order. Raises UsageError where there are none."""
@@ -217,10 +225,10 @@ class Site(PageEnv):
         return self._splits[split]
 
     def oracle(self, task):
-        raise UsageError("your own site has no oracle: give demonstrations with --demos FILE (tools/play.py records)")
+        raise UsageError(f"{self.title} has no oracle: give demonstrations with --demos FILE (tools/play.py records)")
 
     def vary(self, task, rng):
-        raise UsageError("nothing varies the instructions of your own site: --generator URL or --no-curriculum")
+        raise UsageError(f"nothing varies the instructions of {self.title}: --generator URL or --no-curriculum")
 
     def task_from_text(self, text, like):
         """None: no true checker is known for an instruction that is not in the file."""
@@ -263,8 +271,16 @@ def read_tasks(path, start_url="", hosts=""):
         tasks = [_task(number, config) for number, config in enumerate(configs)]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--env-id site:{path}: not a list of tasks ({type(error).__name__}: {error})") from None
-    splits = {split: [task for task in tasks if task.split == split] for split in ("train", "eval", "test")}
-    return splits, {config["start_url"]: config for config in configs}
+    return by_split(tasks), {config["start_url"]: config for config in configs}
+
+
+def draw_split(text):
+    """Three in five texts are for training, one is for eval and one for test, always the same."""
+    return {0: "eval", 1: "test"}.get(zlib.crc32(text.encode()) % 5, "train")
+
+
+def by_split(tasks):
+    return {split: [task for task in tasks if task.split == split] for split in SPLITS}
 
 
 def _with_defaults(number, config, start_url, hosts):
@@ -280,9 +296,8 @@ def _with_defaults(number, config, start_url, hosts):
 
 
 def _task(number, config):
-    share = zlib.crc32(config["intent"].encode()) % 5
-    split = config.get("split") or {0: "eval", 1: "test"}.get(share, "train")
-    if split not in ("train", "eval", "test"):
+    split = config.get("split") or draw_split(config["intent"])
+    if split not in SPLITS:
         raise ValueError(f"task {number}: the split is {split!r}")
     if "eval" in config:
         webarena.check(config)
@@ -304,7 +319,7 @@ class _Shared(Shared):
         super().__init__(browser_options)
         self.interval, self.obey_robots, self.next_turn = action_interval, obey_robots, 0.0
         self.rules = {}  # origin -> its robots.txt
-        self.reading = asyncio.Lock()
+        self.reading = defaultdict(asyncio.Lock)  # origin -> held while it is read
 
     async def turn(self):
         """Wait until `interval` seconds after the last one who came here could go on."""
@@ -318,14 +333,20 @@ class _Shared(Shared):
         EnvFault where it cannot be read."""
         if not self.obey_robots:
             return None
-        origins = {_origin(site) for site in sites}
-        async with self.reading:
-            for origin in origins - self.rules.keys():
-                self.rules[origin] = await asyncio.to_thread(_robots, origin)
+        origins = {_origin(site) for site in sites if not site.startswith("*.")}
+        for origin in origins:
+            async with self.reading[origin]:
+                if origin not in self.rules:
+                    self.rules[origin] = await asyncio.to_thread(_robots, origin)
         return self.is_forbidden if any(self.rules[origin] for origin in origins) else None
 
     def is_forbidden(self, url):
-        rules = self.rules.get(_origin(url))
+        """By the host's robots.txt, or, where that was not read, by that of the nearest host above it that was."""
+        parts = urlsplit(url)
+        labels = parts.netloc.split(".")
+        above = (".".join(labels[place:]) for place in range(len(labels)))
+        origins = (f"{parts.scheme}://{www}{host}" for host in above for www in ("", "www."))
+        rules = next((self.rules[origin] for origin in origins if origin in self.rules), None)
         return rules is not None and not rules.can_fetch("*", url)
 
 

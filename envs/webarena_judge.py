@@ -25,6 +25,21 @@ Reported reason: {answer}
 Reply with one word: same, if it agrees, or different."""
 
 
+async def connect(variable, url, model, seconds, retries):
+    """(client, model) for a judge at `url`; with an empty name the one model that is served there. The key is read from
+    OPENAI_API_KEY. Raises UsageError, one line that names the `variable`."""
+    import openai
+
+    client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=seconds, max_retries=retries)
+    try:
+        served = [model] if model else [model.id async for model in client.models.list()]
+    except openai.OpenAIError as error:
+        raise UsageError(f"{variable}={url}: {error}") from None
+    if len(served) != 1:
+        raise UsageError(f"{variable}={url}: {len(served)} models there, name one (_MODEL)")
+    return client, served[0]
+
+
 class Judge:
     """`model` at `url`; with an empty name the one model that is served there. The key is read from OPENAI_API_KEY."""
 
@@ -33,20 +48,13 @@ class Judge:
 
     async def start(self):
         """Connect, and put a question of which the answer is known. Raises UsageError, one line, where that fails."""
-        import openai
-
         if self.client is not None:
             return
-        client = openai.AsyncOpenAI(base_url=self.url, api_key=llm.api_key(), timeout=SECONDS, max_retries=RETRIES)
+        self.client, self.model = await connect("WEBARENA_JUDGE", self.url, self.model, SECONDS, RETRIES)
         try:
-            if not self.model:
-                served = [model.id async for model in client.models.list()]
-                if len(served) != 1:
-                    raise UsageError(f"WEBARENA_JUDGE={self.url}: {len(served)} models there, name one (_MODEL)")
-                self.model = served[0]
-            self.client = client
             sound = await self.same_answer("What is 2 + 3?", "5", "It is 5.")
-        except (openai.OpenAIError, EnvFault) as error:
+        except EnvFault as error:
+            self.client = None
             raise UsageError(f"WEBARENA_JUDGE={self.url}: {error}") from None
         if not sound:
             raise UsageError(f"WEBARENA_JUDGE={self.url}: {self.model} calls 5 a wrong answer to 2 + 3")
