@@ -75,7 +75,8 @@ class Args:
     port: int = 0
     """the embedded sites' port; 0: any free one"""
     tasks: str = ""
-    """--env-id site, webgym: a file of tasks, on any web sites (docs/hacking.md, docs/webgym.md)"""
+    """--env-id site, webgym: a file of tasks, on any web sites (docs/hacking.md, docs/webgym.md); webarena-lite: a file
+    of training instructions (docs/webarena.md)"""
     start_url: str = ""
     """site: where instructions start that do not say it themselves"""
     hosts: str = ""

@@ -83,6 +83,8 @@ def make(env_id, **options):
     "miniwob/click-test+enter-text": see envs/miniwob.py. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
+    if env_id.startswith("webarena"):
+        options["tasks"] = site.pop("tasks", "")  # training instructions
     name, _, path = env_id.partition(":")
     if name in ("site", "webgym"):
         from envs.site import Site

@@ -17,6 +17,7 @@ import os
 import shlex
 import urllib.error
 import urllib.request
+import zlib
 from pathlib import PurePosixPath
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -24,7 +25,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from common.actions import Action, ActionError, parse
 from common.errors import EnvFault, UsageError
-from envs import webarena
+from envs import Task, webarena
 from envs.site import PageEnv, Shared
 from envs.webarena_judge import Judge
 
@@ -115,7 +116,9 @@ class WebArena(PageEnv):
 
     `name` is a key of BENCHMARKS, `path` a task file in the same format (empty: the benchmark's own, from its package),
     `sites` limits the tasks to those that need no other site. An entry of a file may have a `split`, "test" without
-    it. The other options are those of envs.site.PageEnv and Browser.start; the clock is the real one.
+    it. `tasks` is a file of training instructions without checks, {"intent", "sites"} each, as the released one: they
+    begin at their site's start page, logged in as the file's tasks there. The other options are those of
+    envs.site.PageEnv and Browser.start; the clock is the real one.
     Raises UsageError, one line, for whatever is missing.
     """
 
@@ -130,6 +133,7 @@ class WebArena(PageEnv):
         page_tokens=None,
         count_tokens=len,
         screenshots=False,
+        tasks="",
         **browser_options,
     ):
         package, file, rules = BENCHMARKS[name]
@@ -148,7 +152,9 @@ class WebArena(PageEnv):
         options = {"virtual_clock": False, "timeout": 60.0} | browser_options | {"screenshots": screenshots}
         shared = _Shared(self.sites, needs, judge, options)
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
-        self._configs = {task.site: task.config for task in self._tasks}  # for an instruction that a generator wrote
+        self._starts = {task.site: _start_of(task) for task in self._tasks}  # for instructions without an entry
+        if tasks:
+            self._tasks += _read_instructions(tasks, self._starts)
 
     def _clear(self):
         super()._clear()
@@ -181,11 +187,12 @@ class WebArena(PageEnv):
     @property
     def notes(self):
         """What is in force, as lines: which tasks, whose rules, where the sites are, who compares meanings."""
-        fuzzy = sum("fuzzy_match" in json.dumps(task.config["eval"]) for task in self._tasks)
+        checked = [task for task in self._tasks if task.config]
+        fuzzy = sum("fuzzy_match" in json.dumps(task.config["eval"]) for task in checked)
         judge = self._shared.judge
         by = f"compared by the model at {judge.url}" if judge else "compared word by word: WEBARENA_JUDGE is not set"
         return [
-            f"{len(self._tasks)} tasks of {self.path}, scored by the {self.rules} rules",
+            f"{len(checked)} tasks of {self.path}, scored by the {self.rules} rules",
             ", ".join(f"{name.upper()}={url}" for name, url in self.sites.items()),
             f"{fuzzy} tasks with answers to be compared by meaning: {by}",
         ]
@@ -228,7 +235,7 @@ class WebArena(PageEnv):
             raise
 
     async def _start(self):
-        config = webarena.resolve(self._task.config or self._configs[self._task.site], self._placeholders())
+        config = webarena.resolve(self._task.config or self._starts[self._task.site], self._placeholders())
         if config.get("require_reset"):
             await self._reset_sites()
         logins = _needs_login(config)
@@ -390,6 +397,30 @@ def _read_tasks(name, path, sites):
             raise UsageError(f"--env-id {name}/{'+'.join(sites)}: no tasks; its sites are {', '.join(SITES)}")
     if not tasks:
         raise UsageError(f"{path} holds no tasks")
+    return tasks
+
+
+def _start_of(task):
+    """How an instruction begins that has no entry of its own: at the start pages of the task's sites, logged in as it
+    is."""
+    start = webarena.AND.join(f"__{site.upper()}__" for site in task.site.split("+"))
+    return {"start_url": start, "storage_state": task.config.get("storage_state")}
+
+
+def _read_instructions(path, starts):
+    """The training instructions of a file, one in ten for eval. Raises UsageError, one line, for what is wrong."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            entries = [(" ".join(entry["intent"].split()), "+".join(entry["sites"])) for entry in json.load(file)]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"no list of {{intent, sites}} ({type(error).__name__}: {error})"
+        raise UsageError(f"--tasks {path}: {reason}") from None
+    tasks = []
+    for number, (intent, site) in enumerate(entries):
+        if site not in starts:
+            raise UsageError(f"--tasks {path}: entry {number} is on {site!r}; there are {', '.join(sorted(starts))}")
+        split = "eval" if zlib.crc32(intent.encode()) % 10 == 0 else "train"
+        tasks.append(Task(f"train-{number}", site, intent, webarena.MAX_STEPS, split))
     return tasks
 
 

@@ -491,6 +491,38 @@ async def test_sites_can_be_chosen(make, tmp_path, variables):
         envs.make(f"webarena-lite/bank:{tmp_path}/tasks.json")
 
 
+async def test_training_instructions_without_checks_come_from_a_file(make, tmp_path, guests):
+    """In the released list's format: they begin at their site's start page, logged in as the tasks there."""
+    make(entry("price", start_url="__SHOPPING__/orders"), entry("open_profile", 1, storage_state=None))
+    file = tmp_path / "instructions.json"
+    sites = ("shopping", "reddit")
+    released = [{"intent": f" Buy  lamp {i} ", "sites": [sites[i % 2]], "start_url": "__MAP__"} for i in range(200)]
+    file.write_text(json.dumps(released))
+    env = envs.make(f"webarena-lite:{tmp_path}/tasks.json", tasks=str(file))
+    try:
+        train, evaluated, test = (env.tasks(split) for split in ("train", "eval", "test"))
+        assert len(train) + len(evaluated) == 200 and 8 <= len(evaluated) <= 40 and len(test) == 2
+        assert train[0].config is None and train[0].instruction.startswith("Buy lamp ") and "2 tasks of" in env.notes[0]
+        shop, forum = (next(task for task in train if task.site == site) for site in sites)
+        obs, _ = await env.reset(shop)
+        assert obs["url"].rstrip("/").endswith("/shop") and WORLD.user in obs["text"]
+        obs, _ = await env.reset(forum)
+        assert obs["url"].rstrip("/").endswith("/forum") and WORLD.user not in obs["text"]
+        _, reward, terminated, _, info = await env.step('exit(message="done")')
+        assert terminated and info["verdict"] is None
+    finally:
+        await env.close()
+    for text, says in (
+        ("[1]", "no list of"),
+        ('[{"intent": "a"}]', "KeyError: 'sites'"),
+        ('[{"intent": "a", "sites": ["bank"]}]', "entry 0 is on 'bank'; there are reddit, shopping"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=says) as error:
+            envs.make(f"webarena-lite:{tmp_path}/tasks.json", tasks=str(file))
+        assert "\n" not in str(error.value)
+
+
 def test_no_torch_is_imported():
     code = "import sys, envs.webarena_sites; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
