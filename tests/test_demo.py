@@ -183,11 +183,15 @@ def kill_chromium(process, runs_dir):
     return False
 
 
+def in_foreground():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def in_background():
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell script does for what it starts with `&`
 
 
-@pytest.mark.parametrize("sent, before", [(signal.SIGINT, None), (signal.SIGTERM, in_background)])
+@pytest.mark.parametrize("sent, before", [(signal.SIGINT, in_foreground), (signal.SIGTERM, in_background)])
 def test_ctrl_c_leaves_a_checkpoint(tmp_path, sent, before):
     command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

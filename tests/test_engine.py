@@ -11,7 +11,7 @@ from common import llm
 from common.engine import Engine
 from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
-from tests.test_demo import finish, start
+from tests.test_demo import play_run
 
 
 class Server(BaseHTTPRequestHandler):
@@ -91,9 +91,7 @@ LORA = ["--lora-rank", "4", "--num-phases", "1", "--judge", "env"]
 
 
 def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, server):
-    process = start(tmp_path, *LORA, "--engine", server, "--filter-low", "2")  # a critic that lets nothing pass
-    out, err = finish(process)
-    assert process.returncode == 0, err
+    out, _ = play_run(tmp_path, *LORA, "--engine", server, "--filter-low", "2")  # a critic that lets nothing pass
     assert "training instructions instead" in out
     (run,) = tmp_path.iterdir()
     assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
@@ -107,9 +105,7 @@ def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, 
 
 def test_a_server_that_samples_from_something_else_is_noticed(tmp_path, server):
     Server.wrong = True
-    process = start(tmp_path, *LORA, "--engine", server)
-    out, err = finish(process)
-    assert process.returncode == 0, err
+    out, _ = play_run(tmp_path, *LORA, "--engine", server)
     assert "warning: sampling log-probs are" in out
 
 
