@@ -51,7 +51,9 @@ ARMS = {
     "smoothing10": "--smoothing 1.0",
 }
 NAMES = {"sft": "SFT", "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
-         "crps": "GRPO + CRPS"}  # fmt: skip
+         "crps": "GRPO + CRPS", "fixed-k": "CRPS, k = 10", "p05": "CRPS, p_replay .05",
+         "p80": "CRPS, p_replay .8"} | {f"step{n}": f"CRPS, step {n}" for n in (1, 4, 6, 8)} | {
+         f"smoothing{n}": f"CRPS, smoothing {w}" for n, w in (("01", .1), ("05", .5), ("10", 1.0))}  # fmt: skip
 CURVES = """
 rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero replay/success
 replay/suffix_mean replay/suffix_share replay/convergence_steps replay/converged replay/buffer_size replay/mastered
@@ -241,16 +243,16 @@ def signal_table(arms):
 
 
 def time_table(arms):
-    """Wall time of the whole runs, evaluations included; only those of RFT make the fine-tuned start themselves."""
+    """Wall time of whole runs, evaluations included: of each method's run of median time, because some were stopped
+    for a while or ran beside other work. Only RFT's runs make the fine-tuned start themselves."""
     heads = "method", "minutes", "environment steps per second", "environment", "generation", "training", "other"
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         if arm == "sft":
             continue
-        seconds = {part: sum(r["time"][part] for r in runs.values()) for part in next(iter(runs.values()))["time"]}
-        total = sum(seconds.values())
-        cells = [NAMES.get(arm, arm), f"{total / 60 / len(runs):.1f}"]
-        cells.append(f"{sum(r['steps'] for r in runs.values()) / total:.0f}")
+        record = sorted(runs.values(), key=lambda r: sum(r["time"].values()))[(len(runs) - 1) // 2]
+        seconds, total = record["time"], sum(record["time"].values())
+        cells = [NAMES.get(arm, arm), f"{total / 60:.1f}", f"{record['steps'] / total:.0f}"]
         cells += [f"{seconds[part] / total:.0%}" for part in ("pages", "generation", "training", "other")]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -277,15 +279,15 @@ def plots(arms, path):
             last = max((x for curve in curves for x in curve), default=0)
             points = [last * i / GRID for i in range(GRID + 1)]
             runs = [on_grid(curve, points) for curve in curves if curve]
-            known = [x for x in points if any(x in run for run in runs)]
-            shown = {x: mean_ci([run[x] for run in runs if x in run]) for x in known}
+            known = [x for x in points if all(x in run for run in runs)]  # a mean of the longest runs alone would jump
+            shown = {x: mean_ci([run[x] for run in runs]) for x in known}
             axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label, lw=1.8)
             low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
-            if len(runs) > 2:  # of two runs it would be wider than the axis
+            if len(runs) > 3:  # of fewer it would be wider than the axis
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
         axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
         axes.set_xlabel("environment steps", fontsize=9)
-        axes.set_ylim(0, 1.02)
+        axes.set_ylim(0)
         axes.grid(color="#e7e3dc")
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
