@@ -966,8 +966,16 @@ def evaluate(learner, memory, player, tasks, name, phase, args):
     trajectories = player.play(tasks, 0.0, 1234, name, phase)
     if has_judge(learner, args):
         judge(learner, trajectories, args)
+    trajectories = without_unknown(learner, player, trajectories, args)
     keep(player.run, memory, trajectories, args)
     return trajectories
+
+
+def without_unknown(learner, player, trajectories, args):
+    """Those whose outcome is known, by a check or the judge. Where the judge was lost, that is a fault."""
+    checked = [t for t in trajectories if t.verdict is not None]
+    unchecked = [t for t in trajectories if t.verdict is None]
+    return checked + (player.without_unjudged(unchecked) if has_judge(learner, args) else [])
 
 
 def start_values(learner, player, tasks, args):
@@ -1155,10 +1163,10 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     metrics = evaluation_metrics(before, "test_before")
     run.report("SFT", metrics, "test_before/success")
     start = player.play(draw(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
-    unchecked, start = [t for t in start if t.verdict is None], [t for t in start if t.verdict is not None]
+    unchecked = [t for t in start if t.verdict is None]
     if unchecked and has_judge(learner, args):
         judge(learner, unchecked, args)
-        start += player.without_unjudged(unchecked)
+    start = without_unknown(learner, player, start, args)
     for trajectory in start:
         trajectory.reward = float(trajectory.success)
     keep(run, memory, start, args)

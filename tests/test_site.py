@@ -291,7 +291,8 @@ def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
     hotel = Hotel()
     server = asyncio.run_coroutine_threadsafe(asyncio.start_server(hotel.answer, "127.0.0.1", 0), loop).result()
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-    judge = soak.judge_server(soak.Args(silent=0.0, neither=0), Counter())
+    counts = Counter()
+    judge = soak.judge_server(soak.Args(silent=0.0, neither=4), counts)
     flags = ["--tasks", file, "--start-url", url, "--runs-dir", tmp_path / "runs", "--num-demos", 0, *SMALL]
     try:
         done = run_script(["webrl.py", "--env-id", "site", "--judge", judge, *flags])
@@ -301,6 +302,8 @@ def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
     assert "success is what the judge takes for it" in done.stdout
     (run,) = (tmp_path / "runs").iterdir()
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
+    # what the judge said neither of is in no figure and no batch, in evaluations either
+    assert counts["judge said neither"] and len(played) == counts["judge asked"] - counts["judge said neither"]
     assert all(t.verdict is None and t.judged is not None for t in played)
     assert any(t.reward for t in played) == any(t.judged > 0.5 and t.outcome == "exit" for t in played)
     row = read_metrics(run)[-1]

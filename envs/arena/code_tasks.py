@@ -26,7 +26,7 @@ from envs.arena.code import (
     join_labels,
     settings_line,
 )
-from envs.arena.tasks import Move, Template, exit_move
+from envs.arena.tasks import Move, Template, exit_move, until_valid
 
 STATES = ("open", "closed")  # of an issue; there is a slot of each name
 DONE = exit_move("done")
@@ -508,17 +508,8 @@ _PATTERNS = {
 
 
 def _template(name, kind, family, requirements, phrasings, sample, config, oracle):
-    def accepted(world, rng):
-        for _ in range(300):
-            slots = sample(world, rng)
-            try:
-                config(world, slots)
-            except LookupError:
-                continue
-            return slots
-        return None
-
-    return Template(name, kind, requirements, phrasings, accepted, config, oracle, f"code {family}", _PATTERNS)
+    sample = until_valid(sample, config)
+    return Template(name, kind, requirements, phrasings, sample, config, oracle, f"code {family}", _PATTERNS)
 
 
 # In the order in which worlds take them: kinds and lengths mixed.

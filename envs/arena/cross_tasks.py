@@ -6,7 +6,7 @@ in books"; its check is the second one's with the first one's answer in it.
 """
 
 from envs.arena import code_tasks, forum_tasks, map_tasks, shop_admin_tasks, shop_tasks
-from envs.arena.tasks import PATTERNS, Template, tab_move
+from envs.arena.tasks import PATTERNS, Template, tab_move, until_valid
 
 _TEMPLATES = {
     (site, template.name): template
@@ -19,7 +19,6 @@ _TEMPLATES = {
     )
     for template in templates
 }
-TRIES = 300
 
 
 def _cross(first, second, slot, *phrasings, names=None, fixed=None):
@@ -46,26 +45,19 @@ def _cross(first, second, slot, *phrasings, names=None, fixed=None):
     def oracle(world, slots):
         return [*asked.oracle(world, slots | fixed)[:-1], tab_move(2), *used.oracle(world, meant(world, slots))]
 
-    def sample(world, rng):
-        for _ in range(TRIES):
-            one, other = asked.sample(world, rng), used.sample(world, rng)
-            if one is None or other is None:
-                continue
-            slots = {name: one[name] for name in asked.slots if name not in fixed}
-            slots |= {name: other[known] for name, known in there.items()}
-            try:
-                config(world, slots)
-            except LookupError:
-                continue
-            return slots
-        return None
+    def draw(world, rng):
+        one, other = asked.sample(world, rng), used.sample(world, rng)
+        if one is None or other is None:
+            raise LookupError("this world has no such task")
+        slots = {name: one[name] for name in asked.slots if name not in fixed}
+        return slots | {name: other[known] for name, known in there.items()}
 
     return Template(
         name="-".join((*first, *second)),
         kind=used.kind,
         requirements=asked.requirements + used.requirements,
         phrasings=phrasings,
-        sample=sample,
+        sample=until_valid(draw, config),
         config=config,
         oracle=oracle,
         family=f"cross {slot}",

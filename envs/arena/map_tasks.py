@@ -7,7 +7,7 @@ A question has one answer: where two places are equally near, the instruction me
 """
 
 from envs.arena.map import KINDS, LABELS, MINUTES, draw_opening, draw_phone, nearest, record, town, ways
-from envs.arena.tasks import Move, Template, exit_move
+from envs.arena.tasks import Move, Template, exit_move, until_valid
 
 DONE = exit_move("done")
 NOT_POSSIBLE = exit_move("N/A")
@@ -251,17 +251,7 @@ def _draw_opening(world, rng):
 def _slots(config, draws):
     """A sampler that draws each slot by itself, and again where the slots mean no task (two equally near, no way)."""
 
-    def sample(world, rng):
-        for _ in range(99):
-            slots = {slot: draw(world, rng) for slot, draw in draws.items()}
-            try:
-                config(world, slots)
-                return slots
-            except LookupError:
-                continue
-        return None
-
-    return sample
+    return until_valid(lambda world, rng: {slot: draw(world, rng) for slot, draw in draws.items()}, config)
 
 
 # --- configs and oracles of more than a line

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from envs.arena.shop import CITIES, MONTHS
 from envs.arena.shop_admin import GROUPS, NEXT, ROWS, STATES, change_lines, draw_note, office, ranking
-from envs.arena.tasks import Move, Template, exit_move
+from envs.arena.tasks import Move, Template, exit_move, until_valid
 
 MOST = ("least stock", "most stock")
 DONE = exit_move("done")
@@ -332,17 +332,7 @@ _STATUS, _GROUP, _CITY = _one_of(*NEXT), _one_of(*GROUPS), _one_of(*CITIES)
 
 
 def _template(name, kind, family, requirements, phrasings, draw, config, oracle):
-    def sample(world, rng):
-        """Slots that fit this world: drawn again until `config` takes them."""
-        for _ in range(200):
-            slots = draw(world, rng)
-            try:
-                config(world, slots)
-            except LookupError:
-                continue
-            return slots
-        return None
-
+    sample = until_valid(draw, config)
     return Template(name, kind, requirements, phrasings, sample, config, oracle, f"shop_admin {family}", _PATTERNS)
 
 

@@ -15,6 +15,7 @@ from envs import Task, webarena
 from envs.arena.content import SEEDS, World
 
 MAX_STEPS = 15  # for each site of a task
+TRIES = 300  # draws of slots that mean no task in their world, before it has none
 # Tasks of each world and site.
 PER_WORLD = {"train": 20, "eval": 4, "test": 4}
 
@@ -109,6 +110,22 @@ class Template:
             if found:
                 return found.groupdict()
         return None
+
+
+def until_valid(draw, config):
+    """A sampler: slots by `draw(world, rng)`, drawn again where it or `config` raises LookupError; None after TRIES."""
+
+    def sample(world, rng):
+        for _ in range(TRIES):
+            try:
+                slots = draw(world, rng)
+                config(world, slots)
+            except LookupError:
+                continue
+            return slots
+        return None
+
+    return sample
 
 
 def build(template, site, world, slots, phrasing, task_id):
