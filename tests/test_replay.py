@@ -179,3 +179,20 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path):
     (tmp_path / "demos.jsonl").write_text('{"instruction": "x", "steps": []}\n')
     with pytest.raises(UsageError, match="line 1"):
         read_demos(tmp_path / "demos.jsonl", lambda *_: [1], lambda _: [2], [])
+
+
+@pytest.mark.parametrize(
+    "verdict, judged, outcome, success",
+    [
+        (1.0, 0.1, "exit", True),  # the check knows better than the judge
+        (1.0, None, "truncated", True),  # where an episode that is cut off is scored
+        (0.0, 0.9, "exit", False),
+        (None, 0.9, "exit", True),
+        (None, 0.9, "truncated", False),  # it never said that it was done
+        (None, 0.5, "exit", False),
+        (None, None, "exit", False),
+    ],
+)
+def test_success_is_the_verdict_or_else_what_the_judge_thinks_of_an_exit(verdict, judged, outcome, success):
+    trajectory = Trajectory(Task("1", "shop", "buy", 15), 0, 0, outcome=outcome, verdict=verdict, judged=judged)
+    assert trajectory.success is success
