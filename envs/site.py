@@ -265,11 +265,16 @@ def read_tasks(path, start_url="", hosts=""):
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
+    except OSError as error:
+        raise UsageError(f"--env-id site: cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--env-id site: {path} is no text ({error})") from None
+    try:
         lines = [line for line in text.splitlines() if line.strip()]
         configs = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
         configs = [_with_defaults(number, config, start_url, hosts) for number, config in enumerate(configs)]
         tasks = [_task(number, config) for number, config in enumerate(configs)]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(f"--env-id site:{path}: not a list of tasks ({type(error).__name__}: {error})") from None
     return by_split(tasks), {config["start_url"]: config for config in configs}
 

@@ -167,6 +167,7 @@ def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
         (own, [], "--no-curriculum"),
         (own, ["--no-curriculum"], "--demos FILE"),
         ("site", [], "needs --tasks FILE"),
+        ("site", ["--tasks", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         ("site", ["--tasks", unchecked], "no start_url"),
         ("arena", ["--start-url", "http://a.b/"], "--start-url is for --env-id site"),
         ("site", ["--tasks", unchecked, "--start-url", "http://a.b/", "--orm-model-id="], "none of the training tasks"),
