@@ -948,6 +948,7 @@ def evaluate(player, tasks, name, iteration, args):
 
 
 def main(args):
+    args.env_id = envs.full_name(args.env_id)
     positive = """group_size groups_per_iteration num_envs micro_batch_tokens minibatch_size update_epochs
     sft_batch_size sft_epochs eval_every save_every k_min k_step mastery_groups buffer_size max_new_tokens"""
     for name in positive.split():

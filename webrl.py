@@ -64,7 +64,7 @@ class Args:
     width 256 or less, paper for any other"""
 
     # the environment
-    env_id: str = "arena"
+    env_id: str = "arena-v1"
     """the environment (envs/__init__.py lists them)"""
     num_envs: int = 16
     """episodes played at once, each in a browser context of its own"""
@@ -1032,6 +1032,7 @@ def value_metrics(fresh, experience):
 
 
 def main(args):
+    args.env_id = envs.full_name(args.env_id)
     if args.micro_batch_tokens < 1:
         raise UsageError("--micro-batch-tokens must be positive")
     if args.engine and not args.lora_rank:

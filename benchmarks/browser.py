@@ -35,7 +35,7 @@ import envs
 from benchmarks.docs import write_docs
 from common.errors import UsageError
 from common.run import run_main
-from envs.arena import PUBLISHED, SITES
+from envs.arena import SITES, VERSIONS
 from envs.arena.content import World
 from envs.arena.server import COOKIE, Server
 from tools.setup_chromium import installed
@@ -168,7 +168,7 @@ class Ours:
     """Slots of the arena environment: one process, one Chromium, a context per slot."""
 
     def __init__(self, variant: Variant, slots: int):
-        self.root = envs.make("arena", **variant.options)
+        self.root = envs.make("arena-v1", **variant.options)
         self.envs = [self.root] + [self.root.fork() for _ in range(slots - 1)]
         self.obs = [None] * slots
 
@@ -252,7 +252,7 @@ class BrowserGym(Workers):
     def __init__(self, variant: Variant, slots: int, python: str, chromium: str):
         super().__init__(slots, python, variant.options | {"chromium": chromium})
         self.episodes = [None] * slots
-        self.server = Server([site for site, _ in SITES if site.NAME in PUBLISHED]).start()
+        self.server = Server([site for site, _ in SITES if site.NAME in VERSIONS[1]]).start()
 
     async def start(self, scripts):
         for script in scripts:
@@ -311,7 +311,7 @@ class Cell:
 async def write_scripts(tasks) -> list[Script]:
     """Play the oracle of every task once, for the moves and the pages they lead to."""
     scripts = []
-    env = envs.make("arena")
+    env = envs.make("arena-v1")
     try:
         for task in tasks:
             obs, _ = await env.reset(task)
@@ -371,9 +371,9 @@ async def measure(side, slots: int, scripts: list[Script], tree: ProcessTree) ->
 def draw_tasks(count: int, seed: int):
     """Training tasks, the sites in turns, none that is over after one page."""
     rng = random.Random(seed)
-    arena = envs.make("arena")
+    arena = envs.make("arena-v1")
     everything = arena.tasks("train")
-    pools = [[task for task in everything if task.site == name and task.steps >= 3] for name in PUBLISHED]
+    pools = [[task for task in everything if task.site == name and task.steps >= 3] for name in VERSIONS[1]]
     return [rng.choice(pools[i % len(pools)]) for i in range(count)]
 
 

@@ -53,7 +53,7 @@ class Args:
 
 def play(args, folder, model, tokenizer, contexts, env, runner):
     """Episodes with that many contexts: (a row's figures, the trajectories)."""
-    settings = replace(webrl.Args(), **webrl.TINY, env_id="arena", seed=args.seed)
+    settings = replace(webrl.Args(), **webrl.TINY, env_id="arena-v1", seed=args.seed)
     run = Run.create(settings, __file__, folder)
 
     def prompt(instruction, steps, obs):
@@ -168,7 +168,7 @@ def main(args):
     lines = ["| contexts | episodes a minute | steps a second | wall time in model calls | tokens a second in these |"]
     lines += ["|---|---|---|---|---|"]
     with tempfile.TemporaryDirectory() as folder, asyncio.Runner() as runner:
-        env = envs.make("arena", page_tokens=length, count_tokens=lambda text: len(tokenizer.encode(text)))
+        env = envs.make("arena-v1", page_tokens=length, count_tokens=lambda text: len(tokenizer.encode(text)))
         try:
             for contexts in args.contexts:
                 figures, played = play(args, folder, model, tokenizer, contexts, env, runner)

@@ -17,6 +17,22 @@ def test_unknown_environments_are_one_clear_line():
         envs.make("arena/shop+bank")
 
 
+def test_a_name_holds_the_version_of_its_tasks():
+    assert [envs.full_name(name) for name in ("arena", "arena/map", "arena-v1", "webshop")] == [
+        "arena-v2",
+        "arena-v2/map",
+        "arena-v1",
+        "webshop",
+    ]
+    assert envs.make("arena").tasks("eval") == envs.make("arena-v2").tasks("eval")
+    assert {task.site for task in envs.make("arena-v1").tasks("eval")} == {"shop", "forum"}
+    with pytest.raises(UsageError, match="arena-v1/map: the arena's sites are shop, forum "):
+        envs.make("arena-v1/map")
+    for name in ("arena-v3", "arena-v", "arena-vx"):
+        with pytest.raises(UsageError, match="there is arena-v1 and arena-v2"):
+            envs.make(name)
+
+
 def test_one_site_has_its_own_tasks_only():
     env = envs.make("arena/forum")
     assert {task.site for task in env.tasks("eval")} == {"forum"}

@@ -161,7 +161,7 @@ def test_slips_differ_from_the_oracle_as_they_say_and_their_verdict_is_the_check
     args = orm_data.Args(slips=21, seed=3, out=str(tmp_path / "slips.jsonl"))
     records = orm_data.slipped(args)
     assert records == orm_data.slipped(args)  # the seed decides
-    env = envs.make("arena")
+    env = envs.make(args.env_id)
     tasks = random.Random(3).choices(env.tasks("train"), k=21)
 
     async def replay():

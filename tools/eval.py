@@ -275,6 +275,7 @@ def open_run(args):
 
 
 def main(args):
+    args.env_id = envs.full_name(args.env_id)
     if bool(args.model_id) == bool(args.policy):
         raise UsageError("who plays? --model-id MODEL or --policy URL, one of them")
     if args.policy and args.prompt_format == "plain":

@@ -42,7 +42,7 @@ class Args:
     """folders of runs"""
     slips: int = 0
     """episodes of the oracle with one slip to play"""
-    env_id: str = "arena"
+    env_id: str = "arena-v1"
     """the environment to play them in"""
     seed: int = 1
     """seed of the slips"""

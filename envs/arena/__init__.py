@@ -38,7 +38,8 @@ SITES = (
     (code, code_tasks),
     (map, map_tasks),
 )
-PUBLISHED = "shop", "forum"  # what "arena" alone is: the sites of the results in docs/
+# The sites of each version of the tasks; tests/test_arena.py holds their hashes.
+VERSIONS = {1: ("shop", "forum"), 2: tuple(site.NAME for site, _ in SITES)}
 CROSS = "cross"  # the group of tasks that cross sites; they are there where all sites are
 
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
@@ -88,7 +89,7 @@ class _Shared(Served):
 class Arena(PageEnv):
     """One episode slot; `fork()` gives another one on the same server and browser.
 
-    `sites` picks sites by name (None: those of the published results), `format` is the page text's ("compact" or
+    `sites` picks sites by name (None: all), `format` is the page text's ("compact" or
     "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts (None: whole), `port` a fixed port for the
     server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into every observation; other options go to
     `Browser.start`.
@@ -104,7 +105,7 @@ class Arena(PageEnv):
         screenshots=False,
         **browser_options,
     ):
-        chosen = [(site, templates) for site, templates in SITES if site.NAME in (sites or PUBLISHED)]
+        chosen = [(site, templates) for site, templates in SITES if sites is None or site.NAME in sites]
         self.templates = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         if len(chosen) == len(SITES):
             self.templates[CROSS] = cross_tasks.TEMPLATES

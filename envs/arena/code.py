@@ -235,10 +235,10 @@ LISTED = """select project.*, base + (select count(*) from star where project = 
 def _paged(rows, request):
     """The rows of the page that the address asks for, and the addresses of the pages before and after it, if any."""
     number = whole_number(request.query_params.get("page", "1"), 1, 99) or 1
-    fields = {key: value for key, value in request.query_params.items() if key != "done"}
+    fields = {key: value for key, value in request.query_params.items() if key not in ("done", "page")}
 
-    def address(number):
-        return f"{request.url.path}?{urlencode(fields | {'page': number})}"
+    def address(number):  # of the first page: without a number, as checks name it
+        return f"{request.url.path}?{urlencode(fields | ({'page': number} if number > 1 else {}))}".rstrip("?")
 
     return {
         "rows": rows[(number - 1) * ROWS : number * ROWS],
@@ -588,19 +588,19 @@ routes = [
     Route("/mine", _logged_in(mine)),
     Route("/assigned", _logged_in(assigned)),
     Route("/activity", activity),
-    Route("/p/{id:int}", project),
-    Route("/p/{id:int}/star", _logged_in(star), methods=["POST"]),
-    Route("/p/{id:int}/issues", issues),
-    Route("/p/{id:int}/issues/new", _logged_in(new_issue), methods=_BOTH),
-    Route("/p/{id:int}/issues/{number:int}", issue),
-    Route("/p/{id:int}/issues/{number:int}/edit", _logged_in(edit_issue), methods=_BOTH),
-    Route("/p/{id:int}/issues/{number:int}/state", _logged_in(set_state), methods=["POST"]),
-    Route("/p/{id:int}/issues/{number:int}/comment", _logged_in(comment), methods=["POST"]),
-    Route("/p/{id:int}/history", history),
-    Route("/p/{id:int}/members", members, methods=_BOTH),
-    Route("/p/{id:int}/members/{slug}", _logged_in(change_member), methods=_BOTH),
-    Route("/p/{id:int}/members/{slug}/remove", _logged_in(remove_member), methods=_BOTH),
-    Route("/p/{id:int}/settings", _logged_in(settings), methods=_BOTH),
+    Route("/p/{id:short}", project),
+    Route("/p/{id:short}/star", _logged_in(star), methods=["POST"]),
+    Route("/p/{id:short}/issues", issues),
+    Route("/p/{id:short}/issues/new", _logged_in(new_issue), methods=_BOTH),
+    Route("/p/{id:short}/issues/{number:short}", issue),
+    Route("/p/{id:short}/issues/{number:short}/edit", _logged_in(edit_issue), methods=_BOTH),
+    Route("/p/{id:short}/issues/{number:short}/state", _logged_in(set_state), methods=["POST"]),
+    Route("/p/{id:short}/issues/{number:short}/comment", _logged_in(comment), methods=["POST"]),
+    Route("/p/{id:short}/history", history),
+    Route("/p/{id:short}/members", members, methods=_BOTH),
+    Route("/p/{id:short}/members/{slug}", _logged_in(change_member), methods=_BOTH),
+    Route("/p/{id:short}/members/{slug}/remove", _logged_in(remove_member), methods=_BOTH),
+    Route("/p/{id:short}/settings", _logged_in(settings), methods=_BOTH),
     Route("/u/{slug}", person),
     Route("/profile", _logged_in(profile)),
     Route("/login", login, methods=_BOTH),

@@ -6,6 +6,8 @@ list, so that a wrong label, a wrong place, anything unwanted and anything left 
 A question has one answer: where two places are equally near, the instruction means nothing.
 """
 
+from functools import lru_cache
+
 from envs.arena.map import KINDS, LABELS, MINUTES, draw_opening, draw_phone, nearest, record, town, ways
 from envs.arena.tasks import Move, Template, exit_move, until_valid
 
@@ -129,6 +131,7 @@ def _kind(world, slots):
     return [place for place in town(world).places if place.kind == slots["kind"]]
 
 
+@lru_cache(maxsize=64)  # a task's check and oracle ask for the same way, some of them several times
 def _ways(world, place, way):
     _require(way in MINUTES, "no such way")
     return ways(town(world).roads, (place.x, place.y), way)

@@ -4,8 +4,9 @@ A Starlette app under uvicorn in a daemon thread, on 127.0.0.1. A request names 
 one in-memory SQLite database that holds all sites' tables, so that two episodes never see each other and a snapshot is
 a copy of some tens of kilobytes.
 
-A site's module has NAME, SCHEMA (SQL), `fill(db, world)` and `routes` (Starlette routes below `/NAME`). Its handlers
-use `database(request)`, `page(request, template, **values)` and `done(request, path, text)` of this module.
+A site's module has NAME, SCHEMA (SQL), `fill(db, world)` and `routes` (Starlette routes below `/NAME`, numbers in them
+as `{id:short}`). Its handlers use `database(request)`, `page(request, template, **values)` and
+`done(request, path, text)` of this module.
 """
 
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 import jinja2
 import uvicorn
 from starlette.applications import Starlette
+from starlette.convertors import IntegerConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from starlette.routing import Mount, Route
@@ -93,6 +95,15 @@ async def form(request):
 def whole_number(text, low, high):
     """`text` as an int within [low, high], or None."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 9 and low <= int(text) <= high else None
+
+
+class _Short(IntegerConvertor):
+    """`{id:short}` in a route: a whole number that SQLite can hold; with a longer one the page is not found."""
+
+    regex = "[0-9]{1,9}"
+
+
+register_url_convertor("short", _Short())
 
 
 async def _broken(request):
