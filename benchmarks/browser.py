@@ -252,7 +252,7 @@ class BrowserGym(Workers):
     def __init__(self, variant: Variant, slots: int, python: str, chromium: str):
         super().__init__(slots, python, variant.options | {"chromium": chromium})
         self.episodes = [None] * slots
-        self.server = Server([site for site, _ in SITES if site.NAME in VERSIONS[1]]).start()
+        self.server = Server([site for site, _ in SITES if site.NAME in VERSIONS["arena-v1"]]).start()
 
     async def start(self, scripts):
         for script in scripts:
@@ -373,7 +373,7 @@ def draw_tasks(count: int, seed: int):
     rng = random.Random(seed)
     arena = envs.make("arena-v1")
     everything = arena.tasks("train")
-    pools = [[task for task in everything if task.site == name and task.steps >= 3] for name in VERSIONS[1]]
+    pools = [[task for task in everything if task.site == name and task.steps >= 3] for name in VERSIONS["arena-v1"]]
     return [rng.choice(pools[i % len(pools)]) for i in range(count)]
 
 

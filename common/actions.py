@@ -24,6 +24,7 @@ MAX_LENGTH = 10_000  # characters of an answer; a model that writes more has los
 ACTIONS = {
     "Click": (True, False),
     "Right Click": (True, False),
+    "Double Click": (True, False),
     "Hover": (True, False),
     "Drag": (True, True),  # from the element to the one that the argument names, or to a point
     "Type": (True, True),  # replaces what the box holds
@@ -41,10 +42,12 @@ ACTIONS = {
     "Wait": (False, False),
     "Exit": (False, True),
 }
-# What takes points of the viewport in an element's stead, for what is none, such as a place on a canvas: "120,80". A
-# drag goes from one to the next: "10,20,120,80". The released grammar has elements only.
+# What takes points of the viewport as its argument in an element's stead, for what is none, such as a place on a
+# canvas: "120,80". A drag goes from one to the next: "10,20,120,80". The released grammar has elements only. An agent
+# that sees may also name a point, or "focus", as the element: of a box to type into, of what to scroll.
 _POINT = r"\s*\d{1,4}\s*,\s*\d{1,4}\s*"
-POINTED = dict.fromkeys(("Click", "Right Click", "Hover"), _POINT) | {"Drag": rf"{_POINT}(?:,{_POINT}){{1,99}}"}
+CLICKS = "Click", "Right Click", "Double Click"
+POINTED = dict.fromkeys((*CLICKS, "Hover"), _POINT) | {"Drag": rf"{_POINT}(?:,{_POINT}){{1,99}}"}
 ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 

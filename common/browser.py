@@ -31,10 +31,10 @@ from urllib.parse import urljoin, urlsplit
 from playwright.async_api import Download, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from common.actions import Action
+from common.actions import CLICKS, Action
 from common.errors import EnvFault, EnvHang, UsageError
 
-VIEWPORT = {"width": 1280, "height": 720}
+VIEWPORT = 1280, 720  # width, height
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
 DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
@@ -60,7 +60,7 @@ FLAGS = [
 # Compositing on the page's own thread: a step costs 37 ms of CPU time instead of 46, but there are no screenshots then.
 BLIND = "--disable-threaded-compositing"
 # What page.js does by itself, if true input is not asked for.
-IN_PAGE = ("Click", "Right Click", "Type", "Search", "Select Dropdown Option", "Scroll Up", "Scroll Down", "Wait")
+IN_PAGE = (*CLICKS, "Type", "Search", "Select Dropdown Option", "Scroll Up", "Scroll Down", "Wait")
 KEYS = "Enter Escape Tab Backspace Delete Insert Home End PageUp PageDown ArrowUp ArrowDown ArrowLeft ArrowRight"
 KEYS = {key.lower(): key for key in f"{KEYS} Control Shift Alt Meta Space".split()}
 KEYS |= {"ctrl": "Control", "cmd": "Meta", "return": "Enter", "esc": "Escape", "del": "Delete", "": "Space"}
@@ -88,10 +88,9 @@ class Observation:
 class Browser:
     """One Chromium process, shared by all sessions; restarted by the first reset() that finds it gone."""
 
-    def __init__(
-        self, headed: bool, real_input: bool, virtual_clock: bool, timeout: float, screenshots: bool, script: str
-    ):
+    def __init__(self, headed, real_input, virtual_clock, timeout, screenshots, script, viewport):
         self.headed, self.real_input, self.timeout = headed, real_input, timeout
+        self.viewport = {"width": viewport[0], "height": viewport[1]}
         self.screenshots = screenshots or headed
         config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout}
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
@@ -108,6 +107,7 @@ class Browser:
         timeout: float = 30.0,
         screenshots: bool = True,
         script: str = "",
+        viewport: tuple[int, int] = VIEWPORT,
     ) -> "Browser":
         """Start Chromium; raises UsageError if there is none or it does not start.
 
@@ -119,8 +119,9 @@ class Browser:
             scripts and its images are waited for at most, once: then the page is shown as it is.
         screenshots: whether they can be taken; a step is cheaper without.
         script: a JavaScript function that an environment adds to page.js, which says what it may define.
+        viewport: width and height of what is seen of a page, in CSS pixels.
         """
-        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script)
+        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script, viewport)
         await browser.connect()
         return browser
 
@@ -223,7 +224,7 @@ class Session:
         if not kept:
             await self._bounded(self._empty(chromium, context), START)
         if self._pointed:  # what lies under the mouse would look otherwise
-            await self._bounded(self._move(VIEWPORT["width"] - 1, VIEWPORT["height"] - 1))
+            await self._bounded(self._move(*(length - 1 for length in self.browser.viewport.values())))
             self._pointed = False
         if start is None:
             return await self._bounded(self._begin(url, cookies or {}, kept))
@@ -292,7 +293,7 @@ class Session:
                 pass  # the old page hangs or is gone: no fault of the new episode
         await self.close()
         self._context = await chromium.new_context(
-            viewport=VIEWPORT, accept_downloads=False, service_workers="block", **options or {}
+            viewport=self.browser.viewport, accept_downloads=False, service_workers="block", **options or {}
         )
         self._context.on("page", lambda page: None if self._ours else self._on_page(page))
         self._context.on("dialog", self._on_dialog)
@@ -378,9 +379,7 @@ class Session:
             error = f"there is no page to go {'forward' if step > 0 else 'back'} to"
         elif name == "Press":
             error = await self._press(element, argument)
-        elif name in ("Hover", "Drag") or (
-            self.browser.real_input and name in ("Click", "Right Click", "Type", "Search")
-        ):
+        elif name in ("Hover", "Drag") or (self.browser.real_input and name in (*CLICKS, "Type", "Search")):
             found = await self._evaluate("locate", name=name, element=element, argument=argument)
             error = found.get("error", "")
             if not error:
@@ -396,7 +395,8 @@ class Session:
         if name in ("Hover", "Drag"):  # in both modes: only a real mouse makes :hover true, or marks text
             await self._move(*points[0])
             return await self._drag(points) if name == "Drag" else None
-        await mouse.click(*points[0], button="right" if name == "Right Click" else "left")
+        button, times = "right" if name == "Right Click" else "left", 2 if name == "Double Click" else 1
+        await mouse.click(*points[0], button=button, click_count=times)
         if name in ("Type", "Search"):
             await keyboard.press("Control+a")
             await keyboard.press("Delete")

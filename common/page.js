@@ -206,7 +206,10 @@
 
   // ---- What the agent does. An action throws a string where the page refuses it. ----
 
-  const find = (id) => {
+  const isPoint = (id) => id !== null && id.includes(",");
+  const find = (id) => {  // an id, "120,80": what is seen there, or "focus": what keys go to
+    if (id === "focus") return document.activeElement;
+    if (isPoint(id)) return document.elementFromPoint(...parse(id).flatMap(({x, y}) => [x, y]));
     const el = gui.elements[id - 1];
     if (!el) throw `there is no element ${id} on this page`;
     if (!el.isConnected) throw `element ${id} is gone`;
@@ -251,12 +254,18 @@
     fire("pointerup");
     fire("mouseup");
     fire(button ? "contextmenu" : "click", button);
+    return fire;
   };
   const pressAt = (argument, button) => {
     const [point] = parse(argument);
     const hit = document.elementFromPoint(point.x, point.y);
-    press(hit, button, {...point, hit});
+    return press(hit, button, {...point, hit});
   };
+  const pressTwice = (once) => {
+    once();
+    once()("dblclick");
+  };
+  const boxOf = (el) => el.closest("input, textarea, [contenteditable]") || el.closest("label")?.control || el;
   const type = (el, text) => {
     const box = el.isContentEditable || el.localName === "textarea" || el.localName === "input" && kindOf(el) === "box";
     if (!box || el.type === "file") throw "text can only be typed into a box";
@@ -304,12 +313,13 @@
     // The browser's own event comes with the next frame: too late to be seen, and without compositing never.
     (box === page ? document : box).dispatchEvent(new Event("scroll", {bubbles: box === page}));
   };
-  const ACTIONS = {
-    "Click": (el, at) => el ? press(el) : pressAt(at),
-    "Right Click": (el, at) => el ? press(el, 2) : pressAt(at, 2),
-    "Type": type,
-    "Search": (el, text) => { type(el, text); enter(el); },
-    "Select Dropdown Option": select,
+  const ACTIONS = {  // (element, argument, point): at the point where there is one
+    "Click": (el, _, at) => { at ? pressAt(at) : press(el); },
+    "Right Click": (el, _, at) => { at ? pressAt(at, 2) : press(el, 2); },
+    "Double Click": (el, _, at) => pressTwice(() => at ? pressAt(at) : press(el)),
+    "Type": (el, text) => type(boxOf(el), text),
+    "Search": (el, text) => { type(boxOf(el), text); enter(boxOf(el)); },
+    "Select Dropdown Option": (el, text) => select(el.closest("select") || el, text),
     "Scroll Up": (el) => scroll(el, -1),
     "Scroll Down": (el) => scroll(el, 1),
     "Focus": (el) => el.focus(),
@@ -325,7 +335,9 @@
   };
   gui.act = ({name, element, argument, sites}) => {
     gui.sites = sites;
-    return gui.observe({sites, ...attempt(() => ACTIONS[name](element === null ? null : find(element), argument))});
+    const at = isPoint(element) ? element : /Click$/.test(name) && element === null ? argument : null;
+    const act = () => ACTIONS[name](element === null ? null : find(element), argument, at);
+    return gui.observe({sites, ...attempt(act)});
   };
   gui.visit = ({url, sites}) => {  // as a script of the page would
     gui.sites = sites;
@@ -343,9 +355,10 @@
     return {x, y};
   };
   gui.locate = ({name, element, argument}) => JSON.stringify(attempt(() => {  // where a real mouse has to go
+    const pointsOf = (id) => isPoint(id) ? parse(id) : [pointOf(id)];
     if (element === null) return {points: parse(argument)};
-    if (name !== "Drag") return {points: [pointOf(element)]};
-    if (argument.includes(",")) return {points: [pointOf(element), ...parse(argument)]};
+    if (name !== "Drag") return {points: pointsOf(element)};
+    if (isPoint(element) || isPoint(argument)) return {points: [...pointsOf(element), ...pointsOf(argument)]};
     const where = () => find(element).getBoundingClientRect();
     const [, from] = [argument, element].map(pointOf), before = where();  // it may have scrolled to both
     const to = pointOf(argument), after = where();

@@ -68,13 +68,13 @@ async def replay(env, prefix):
     return obs, info
 
 
-ARENA_VERSION = 2  # of its tasks: another list of tasks is another version
+NEWEST = {"arena": 2, "gallery": 1}  # versions of their tasks: another list of tasks is another version
 
 
 def full_name(env_id):
     """`env_id` with the version of its tasks, which results are kept under: "arena/map" is "arena-v2/map"."""
     name, slash, part = env_id.partition("/")
-    return f"arena-v{ARENA_VERSION}{slash}{part}" if name == "arena" else env_id
+    return f"{name}-v{NEWEST[name]}{slash}{part}" if name in NEWEST else env_id
 
 
 SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
@@ -84,7 +84,8 @@ def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (five sites and the tasks between them; "arena/map+code": some of the sites), which is short for "arena-v2";
-    "arena-v1": the tasks of two sites that the first results are of; see envs/arena.
+    "arena-v1": the tasks of two sites that the first results are of; "gallery": a site for those who see; see
+    envs/arena.
     "site:tasks.json" (or "site" and `tasks`): the tasks of a file on any web site, see envs/site.py;
     "webgym:tasks.jsonl": the same with WebGym's tasks and its rubric judge, see envs/webgym.py. "webarena",
     "webarena-lite" (or "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your
@@ -134,18 +135,18 @@ def make(env_id, **options):
 
         options.pop("port", None)
         return MiniWoB(part, **options)
-    name, _, version = full_name(name).partition("-v")
-    if name == "arena":
+    if full_name(name).partition("-v")[0] in NEWEST:
         from envs.arena import VERSIONS, Arena
 
-        known = VERSIONS.get(int(version) if version.isdecimal() else 0)
+        known = VERSIONS.get(full_name(name))
         if known is None:
-            raise UsageError(f"--env-id {env_id}: there is arena-v{' and arena-v'.join(map(str, VERSIONS))}")
+            versions = " and ".join(version for version in VERSIONS if version.startswith(name.partition("-")[0]))
+            raise UsageError(f"--env-id {env_id}: there is {versions}")
         sites = part.split("+") if part else known
         if set(sites) <= set(known):
             return Arena(sites=sites, **options)
-        raise UsageError(f"--env-id {env_id}: the arena's sites are {', '.join(known)} (join several with +)")
-    known = "arena (or arena/map, ..), webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob"
+        raise UsageError(f"--env-id {env_id}: its sites are {', '.join(known)} (join several with +)")
+    known = "arena (or arena/map, ..), gallery, webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob"
     known += ", site:FILE and webgym:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 

@@ -26,6 +26,8 @@ from common.actions import ACTIONS, MAX_LENGTH, Action, ActionError, format_acti
         ('do(action="Drag", element="3", argument="120,80")', Action("Drag", "3", "120,80")),
         ('do(action="Drag", argument="10,20,120,80,10,20")', Action("Drag", None, "10,20,120,80,10,20")),
         ('do(action="Click", argument="120,80")', Action("Click", None, "120,80")),
+        ('do(action="Double Click", element="12")', Action("Double Click", "12")),
+        ('do(action="Double Click", argument="120,80")', Action("Double Click", None, "120,80")),
         ('do(action="Right Click", argument=" 120 , 80")', Action("Right Click", None, " 120 , 80")),
         ('do(action="Hover", argument="0,0")', Action("Hover", None, "0,0")),
         ('do(action="Press Enter")', Action("Press", None, "Enter")),

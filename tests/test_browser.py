@@ -95,6 +95,12 @@ PAGES = {
       for (const t of ["focus", "keydown", "input", "change"]) box.addEventListener(t, note);</script>
       <style>#m{display:none} #h:hover #m{display:block}</style><div id=h tabindex=0>hover<i id=m>hidden menu</i></div>
       <div onmousedown=1 tabindex=0 oncontextmenu="this.textContent='context'">right</div>""",
+    "double": """<title>-</title><style>body{margin:0} #b{width:80px;height:40px}</style><button id=b>twice</button>
+      <script>let seen = [];
+      for (const t of ["mousedown", "click", "dblclick"]) b.addEventListener(t, (e) => {
+        if (seen.at(-1) === "dblclick") seen = [];
+        seen.push(e.type);
+        document.title = seen.join(" "); });</script>""",
     "dialogs": """<title>dialogs</title><button onclick="alert('hello')">alert</button>
       <button onclick="document.title = confirm('sure?') ? 'yes' : 'no'">confirm</button>
       <button onclick="document.title = prompt('name?', 'bob')">prompt</button>
@@ -440,6 +446,29 @@ async def test_points_instead_of_elements(session, site, real, monkeypatch):
     assert (await session.act(Action("Click", None, "5000,1"))).error == "5000,1 is out of view"
     await session.act(Action("Hover", None, "33,44"))
     assert (await mouse_log(session)).endswith("move33,44!")
+    await session.act(Action("Click", "215,110"))
+    assert ("down215,110*!" if real else "down215,110* ") in await mouse_log(session)
+    assert (await session.act(Action("Double Click", "5000,1"))).error == "5000,1 is out of view"
+    await session.act(Action("Drag", "5,210", "300,210"))
+    assert (await mouse_log(session)).endswith("up300,210!")
+
+    observation = await session.reset(f"{site}/page/form")
+    node = next(node for node in observation.nodes if node.get("label") == "name")
+    left, top, width, height = node["box"]
+    point = f"{left + width // 2},{top + height // 2}"
+    assert '"name" box [1] = "blue"' in render(await session.act(Action("Type", point, "blue")))
+    assert '"name" box [1] = "red"' in render(await session.act(Action("Type", "focus", "red")))
+    assert (await session.act(Action("Search", "focus", "lamp"))).title == "echo"
+
+
+@pytest.mark.parametrize("real", [False, True], ids=["in the page", "real input"])
+async def test_double_clicks(session, site, real, monkeypatch):
+    monkeypatch.setattr(session.browser, "real_input", real)
+    await session.reset(f"{site}/page/double")
+    for action in (Action("Double Click", "1"), Action("Double Click", None, "20,20"), Action("Double Click", "20,20")):
+        observation = await session.act(action)
+        assert observation.title == "mousedown click mousedown click dblclick"
+    assert (await do(session, "twice")).title == "mousedown click"
 
 
 @pytest.mark.parametrize("real", [False, True], ids=["in the page", "real input"])

@@ -42,7 +42,7 @@ def play_run(tmp_path, *flags, env=None, code=0):
         (["--model-id", "no/such/model/folder"], "no model at"),
         (["--model-id", "nowhere/model"], "hub cannot be reached"),
         (["--env-id", "nowhere"], "there is no such environment"),
-        (["--env-id", "arena/bank"], "the arena's sites are"),
+        (["--env-id", "arena/bank"], "its sites are"),
         (["--demos", "missing.jsonl"], "missing.jsonl"),
         (["--orm-data", "absent.jsonl"], "absent.jsonl"),
         (["--orm-model-id", "runs/absent"], "no model at 'runs/absent'"),

@@ -13,7 +13,7 @@ from common.errors import UsageError
 def test_unknown_environments_are_one_clear_line():
     with pytest.raises(UsageError, match="there is no such environment"):
         envs.make("mars")
-    with pytest.raises(UsageError, match="the arena's sites are shop, forum"):
+    with pytest.raises(UsageError, match="its sites are shop, forum"):
         envs.make("arena/shop+bank")
 
 
@@ -26,7 +26,7 @@ def test_a_name_holds_the_version_of_its_tasks():
     ]
     assert envs.make("arena").tasks("eval") == envs.make("arena-v2").tasks("eval")
     assert {task.site for task in envs.make("arena-v1").tasks("eval")} == {"shop", "forum"}
-    with pytest.raises(UsageError, match="arena-v1/map: the arena's sites are shop, forum "):
+    with pytest.raises(UsageError, match="arena-v1/map: its sites are shop, forum "):
         envs.make("arena-v1/map")
     for name in ("arena-v3", "arena-v", "arena-vx"):
         with pytest.raises(UsageError, match="there is arena-v1 and arena-v2"):

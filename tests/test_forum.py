@@ -8,14 +8,17 @@ import os
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
 from envs.arena import Arena, forum_tasks
-from envs.arena.content import SEEDS, World
+from envs.arena.content import SEEDS
 from envs.arena.forum import forum
-from envs.arena.tasks import Move, build, exit_move, resolve, task_from_text
+from envs.arena.tasks import Move, exit_move, resolve, task_from_text
+from tests import arena_site
+from tests.arena_site import in_slots, play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORLDS = int(os.environ.get("CLEANGUI_WORLDS", 1))
@@ -37,39 +40,7 @@ def arena(slots):
     return slots[0]
 
 
-def draw(name, seed=0, split="train", purpose="test"):
-    """A task of template `name`, its world and slots."""
-    world, template = World(seed, split), BY_NAME[name]
-    rng = world.rng(f"{purpose}/{name}")
-    drawn = template.sample(world, rng)
-    return build(template, "forum", world, drawn, rng.choice(template.phrasings), f"{name}-{seed}"), world, drawn
-
-
-async def play(env, task, moves, verdicts=None):
-    """The reward of the moves and the observations; `verdicts` gets what "done" would score before each step."""
-    obs, _ = await env.reset(task)
-    pages = [obs]
-    for move in moves:
-        if verdicts is not None:
-            verdicts.append(await env.verdict("done"))
-        obs, reward, terminated, truncated, _ = await env.step(resolve(move, obs["text"]))
-        assert not obs["error"], (task.instruction, move, obs["error"], obs["text"])
-        pages.append(obs)
-    assert terminated and not truncated
-    return reward, pages
-
-
-async def in_slots(slots, jobs, run):
-    """`run(env, *job)` of all jobs, `SLOTS` at a time."""
-    queue = list(reversed(jobs))
-
-    async def worker(env):
-        while queue:
-            await run(env, *queue.pop())
-
-    async with asyncio.TaskGroup() as group:
-        for env in slots:
-            group.create_task(worker(env))
+draw = partial(arena_site.draw, "forum", forum_tasks.TEMPLATES)
 
 
 async def test_every_oracle_scores_and_no_prefix_does(slots, capsys):

@@ -8,6 +8,7 @@ import contextlib
 import os
 import random
 from collections import Counter
+from functools import partial
 
 import pytest
 import pytest_asyncio
@@ -16,9 +17,11 @@ from playwright.async_api import Error as PlaywrightError
 from common.errors import EnvFault, StateMismatch
 from envs import Prefix
 from envs.arena import Arena, shop, shop_tasks
-from envs.arena.content import SEEDS, World
+from envs.arena.content import SEEDS
 from envs.arena.shop import catalogue
-from envs.arena.tasks import Move, build, exit_move, resolve
+from envs.arena.tasks import Move, exit_move, resolve
+from tests import arena_site
+from tests.arena_site import in_slots, play
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ORACLES = int(os.environ.get("CLEANGUI_ORACLES", 40))
@@ -39,42 +42,7 @@ def arena(slots):
     return slots[0]
 
 
-def draw(name, seed=0, split="train", purpose="test"):
-    """A task of template `name`, its world and slots."""
-    world, template = World(seed, split), BY_NAME[name]
-    rng = world.rng(f"{purpose}/{name}")
-    drawn = None
-    while drawn is None:
-        drawn = template.sample(world, rng)
-    return build(template, "shop", world, drawn, rng.choice(template.phrasings), f"{name}-{seed}"), world, drawn
-
-
-async def play(env, task, moves, verdicts=None):
-    """The reward of the moves, the observations; `verdicts` gets what an exit would have scored before each step."""
-    obs, _ = await env.reset(task)
-    pages = [obs]
-    for move in moves:
-        if verdicts is not None:
-            verdicts.append(await env.verdict("done"))
-        obs, reward, terminated, truncated, _ = await env.step(env.resolve(move, obs))
-        assert not obs["error"], (task.instruction, move, obs["error"], obs["text"])
-        pages.append(obs)
-    assert terminated and not truncated
-    return reward, pages
-
-
-async def in_slots(slots, jobs, run):
-    """`run(env, *job)` of all jobs, `SLOTS` at a time."""
-    queue, results = list(reversed(jobs)), []
-
-    async def worker(env):
-        while queue:
-            results.append(await run(env, *queue.pop()))
-
-    async with asyncio.TaskGroup() as group:
-        for env in slots:
-            group.create_task(worker(env))
-    return results
+draw = partial(arena_site.draw, "shop", shop_tasks.TEMPLATES)
 
 
 async def test_every_oracle_scores_and_no_prefix_does(slots, capsys):

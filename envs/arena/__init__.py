@@ -19,6 +19,8 @@ from envs.arena import (
     cross_tasks,
     forum,
     forum_tasks,
+    gallery,
+    gallery_tasks,
     map,
     map_tasks,
     shop,
@@ -38,8 +40,13 @@ SITES = (
     (code, code_tasks),
     (map, map_tasks),
 )
+VISUAL = ((gallery, gallery_tasks),)  # no part of the arena's task list
 # The sites of each version of the tasks; tests/test_arena.py holds their hashes.
-VERSIONS = {1: ("shop", "forum"), 2: tuple(site.NAME for site, _ in SITES)}
+VERSIONS = {
+    "arena-v1": ("shop", "forum"),
+    "arena-v2": tuple(site.NAME for site, _ in SITES),
+    "gallery-v1": ("gallery",),
+}
 CROSS = "cross"  # the group of tasks that cross sites; they are there where all sites are
 
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
@@ -89,7 +96,7 @@ class _Shared(Served):
 class Arena(PageEnv):
     """One episode slot; `fork()` gives another one on the same server and browser.
 
-    `sites` picks sites by name (None: all), `format` is the page text's ("compact" or
+    `sites` picks sites by name (None: the arena's), `format` is the page text's ("compact" or
     "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts (None: whole), `port` a fixed port for the
     server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into every observation; other options go to
     `Browser.start`.
@@ -105,7 +112,8 @@ class Arena(PageEnv):
         screenshots=False,
         **browser_options,
     ):
-        chosen = [(site, templates) for site, templates in SITES if sites is None or site.NAME in sites]
+        sites = VERSIONS["arena-v2"] if sites is None else sites
+        chosen = [(site, templates) for site, templates in (*SITES, *VISUAL) if site.NAME in sites]
         self.templates = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         if len(chosen) == len(SITES):
             self.templates[CROSS] = cross_tasks.TEMPLATES

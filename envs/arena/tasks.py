@@ -14,7 +14,7 @@ from common.actions import Action, format_action
 from envs import Task, webarena
 from envs.arena.content import SEEDS, World
 
-MAX_STEPS = 15  # for each site of a task
+MAX_STEPS = 15
 TRIES = 300  # draws of slots that mean no task in their world, before it has none
 # Tasks of each world and site.
 PER_WORLD = {"train": 20, "eval": 4, "test": 4}
@@ -83,6 +83,7 @@ class Template:
     family: str = ""  # templates of one family differ in the number of requirements (`vary`)
     patterns: dict = field(default_factory=dict, hash=False)  # slot kind -> regex, where PATTERNS does not fit
     values_from: tuple[str, ...] = ()  # `vary` takes values only from instructions of these templates; (): from all
+    max_steps: int = MAX_STEPS  # for each site
     sites: tuple[str, ...] = ()  # of a task that crosses sites, in the order of their tabs; (): the site it belongs to
 
     @cached_property
@@ -149,7 +150,7 @@ def build(template, site, world, slots, phrasing, task_id):
         task_id=task_id,
         site="+".join(sites),
         instruction=intent,
-        max_steps=MAX_STEPS * len(sites),
+        max_steps=template.max_steps * len(sites),
         split=world.split,
         seed=world.seed,
         template=template.name,

@@ -1,0 +1,70 @@
+"""Screenshots for agents that see: smaller pictures, numbered elements, coordinates that no size changes.
+
+Models name places by whole numbers from 0 to 1000, left to right and top to bottom, whatever size they see a page in.
+"""
+
+import io
+
+from PIL import Image, ImageDraw, ImageFont
+
+NORMAL = 1000
+MARKS = "#d6001c", "#0047ab", "#00703c", "#7b2d8e", "#b35900", "#00677a"  # readable under white digits
+
+
+def encode(picture, size=None, format="PNG", quality=85):
+    """A picture (bytes of an image file) as a file of that format, "PNG" or "JPEG", in `size` (width, height) pixels.
+
+    Smaller sizes are averages over the area of a pixel, so that nothing thin gets lost. Raises ValueError for another
+    format and for bytes that are no picture.
+    """
+    if format not in ("PNG", "JPEG"):
+        raise ValueError(f"format {format!r} is neither PNG nor JPEG")
+    image = load(picture)
+    if size is not None and image.size != tuple(size):
+        image = image.resize(size, Image.Resampling.BOX if size[0] < image.width else Image.Resampling.BICUBIC)
+    out = io.BytesIO()
+    image.save(out, format, **({"quality": quality} if format == "JPEG" else {"compress_level": 1}))
+    return out.getvalue()
+
+
+def load(picture):
+    """The RGB image of a file's bytes. Raises ValueError where they are no picture."""
+    try:
+        return Image.open(io.BytesIO(picture)).convert("RGB")
+    except OSError as error:
+        raise ValueError(f"no picture: {error}") from None
+
+
+def mark(picture, nodes):
+    """The picture, as PNG, with a box and a number on everything that can be acted on (a set of marks).
+
+    `nodes` are page.js's: `id` and `box` (left, top, width, height in pixels of the picture). A number stands on its
+    box's upper left corner, or inside the picture where that would be cut off.
+    """
+    image = load(picture)
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(max(10, image.height // 45))
+    boxes = [(node["id"], node["box"]) for node in nodes if node.get("id")]
+    for id, (left, top, width, height) in boxes:
+        draw.rectangle((left, top, left + width, top + height), outline=MARKS[int(id) % len(MARKS)], width=1)
+    for id, (left, top, _, _) in boxes:  # over all boxes
+        x0, y0, x1, y1 = draw.textbbox((0, 0), str(id), font=font)
+        wide, high = x1 - x0 + 4, y1 - y0 + 4
+        x = min(max(left, 0), image.width - wide)
+        y = min(max(top - high + 1, 0), image.height - high)
+        draw.rectangle((x, y, x + wide, y + high), fill=MARKS[int(id) % len(MARKS)], outline="white")
+        draw.text((x + 2 - x0, y + 2 - y0), str(id), fill="white", font=font)
+    out = io.BytesIO()
+    image.save(out, "PNG", compress_level=1)
+    return out.getvalue()
+
+
+def to_pixels(x, y, size):
+    """The pixel of a normalised place in a picture of `size` (width, height): inside, whatever x and y are."""
+    return tuple(
+        min(max(round(place / NORMAL * length), 0), length - 1) for place, length in zip((x, y), size, strict=True)
+    )
+
+
+def to_normal(x, y, size):
+    """The normalised place of a pixel, from 0 to 1000."""
+    return tuple(round(place / length * NORMAL) for place, length in zip((x, y), size, strict=True))
