@@ -1,8 +1,8 @@
 """The gallery: a shop of coloured shapes, used by looking. Doors, shelves, a basket, a till; nothing on it is read.
 
 A page is a list of Marks, whatever shows it: SVG here, Pillow where scenes are drawn to pretrain a model on. Lengths
-are in 96ths of the page's side. What can be clicked has an accessible name, as on any good site: a text model can use
-the gallery, too, and the oracle does.
+are in 96ths of the page's side, whole ones, so that small pictures are sharp. What can be clicked has an accessible
+name, as on any good site: a text model can use the gallery, too, and the oracle does.
 
 The rooms of a world are by shape or by colour. In training worlds some pairs of colour and shape never occur
 (HELD_OUT); every task of eval and test wants one of them.
@@ -30,7 +30,7 @@ COLOURS = {
     "black": "#282828",
 }
 SHAPES = ("circle", "square", "triangle", "star", "cross", "ring")
-SIZES = {"small": (11, 13), "large": (20, 22)}  # from, to
+SIZES = {"small": (12, 14), "large": (20, 22)}  # from, to
 PLURALS = {"cross": "crosses"} | {shape: f"{shape}s" for shape in SHAPES if shape != "cross"}
 HELD_OUT = frozenset(zip(COLOURS, ("circle", "star", "triangle", "ring", "square", "cross"), strict=True))
 
@@ -182,7 +182,7 @@ OUTLINES = {
                _box(0.6, 0.48, 0.68, 0.8)],
     "tick": [[(0.05, 0.55), (0.2, 0.4), (0.4, 0.6), (0.8, 0.12), (0.95, 0.27), (0.42, 0.9)]],
     "door": [_box(0.08, 0, 0.92, 1)],
-    "bar": [_box(0, 0, 1, 0.02)],
+    "bar": [_box(0, 0, 1, 2 / SIDE)],
 }  # fmt: skip
 
 
@@ -192,9 +192,9 @@ class Mark:
 
     outline: str
     colour: str
-    x: float
-    y: float
-    side: float
+    x: int
+    y: int
+    side: int
     label: str = ""
     link: str = ""
     post: str = ""
@@ -234,7 +234,7 @@ def basket_marks(basket, back):
     for n, (id, name) in enumerate(basket):
         size, colour, shape = looks(name)
         side = STRIP[size]
-        x, y = CELL * (n % 5) + (CELL - side) / 2, 6 * CELL + CELL * (n // 5) + (CELL - side) / 2
+        x, y = CELL * (n % 5) + (CELL - side) // 2, 6 * CELL + CELL * (n // 5) + (CELL - side) // 2
         yield Mark(shape, COLOURS[colour], x, y, side, f"take out {name}", post=f"/gallery/out/{id}?back={back}")
 
 
@@ -267,8 +267,8 @@ def paid_marks(things):
     for n, name in enumerate(things):
         size, colour, shape = looks(name)
         side = STRIP[size]
-        x, y = 1.5 * CELL + CELL * (n % 5), 38 + CELL * (n // 5)
-        yield Mark(shape, COLOURS[colour], x + (CELL - side) / 2, y + (CELL - side) / 2, side)
+        x, y = 18 + CELL * (n % 5) + (CELL - side) // 2, 38 + CELL * (n // 5) + (CELL - side) // 2
+        yield Mark(shape, COLOURS[colour], x, y, side)
 
 
 # --- pages -----------------------------------------------------------------------------------------------------------
