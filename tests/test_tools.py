@@ -65,6 +65,10 @@ def fake_run(folder: Path, seed: int, beta: float, success: list[float]) -> str:
             "losses/policy_loss": 1 / (phase + 1),
             "test_before/success": success[0],
             "test_after/success": value,
+            "test_before/site_shop": success[0] - 0.1,
+            "test_before/site_map": success[0] - 0.2,
+            "test_after/site_shop": value,
+            "test_after/site_map": value - 0.3,
             "time/pages": 60.0 * phase,
             "time/other": 5.0,
         }
@@ -102,6 +106,12 @@ def test_results_are_means_over_seeds(runs):
     judged = [[cell.strip() for cell in row.split("|")[1:-1]] for row in plot.judge_table(plot.load(runs)).splitlines()]
     assert judged[0][:2] == ["judge", "on"] and judged[0][4] == "auc"
     assert ["beta 0.1 (2 seeds)", "last phase", "", "", "0.900", "", ""] in judged
+    sites = [[cell.strip() for cell in row.split("|")[1:-1]] for row in plot.site_table(plot.load(runs)).splitlines()]
+    assert sites[0] == ["by site", "test", "shop", "map"]
+    assert [row[0:2] for row in sites[2:]] == [
+        [g, w] for g in ("beta 0.1 (2 seeds)", "beta 1.0") for w in ("before", "after")
+    ]
+    assert sites[2][2].startswith("0.30 [") and sites[3][3].startswith("0.40 [") and sites[5][2:] == ["0.40", "0.10"]
 
 
 def test_plots_are_written(runs, tmp_path):

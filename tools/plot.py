@@ -278,6 +278,19 @@ def judge_table(groups: list[Group]) -> str:
     return markdown(lines) if len(lines) > 1 else ""
 
 
+def site_table(groups: list[Group]) -> str:
+    """Markdown: success on each site's test tasks before and after training; empty where there is only one site."""
+    names = metric_names(groups, "test_after/site_")
+    lines = [["by site", "test", *(name.removeprefix("test_after/site_") for name in names)]]
+    for group in groups:
+        for when in ("before", "after"):
+            figures = [[last(rows, name.replace("after", when, 1)) for rows in group.rows] for name in names]
+            means = [mean_ci([figure for figure in runs if not math.isnan(figure)]) for runs in figures]
+            if not all(math.isnan(mean.estimate) for mean in means):
+                lines.append([group.label, when, *(show(mean, 2) for mean in means)])
+    return markdown(lines) if len(names) > 1 else ""
+
+
 def table(groups: list[Group]) -> str:
     """Markdown: each group's figures as the mean over its runs with the 95 % interval, and how its success after
     training differs from the first group's at the same seeds."""
@@ -335,7 +348,9 @@ def write(args: Args) -> list[Path]:
         figure.savefig(out / f"{name}.png", dpi=150)
         plt.close(figure)
         files.append(out / f"{name}.png")
-    (out / "results.md").write_text("\n".join(part for part in (table(groups), judge_table(groups)) if part))
+    (out / "results.md").write_text(
+        "\n".join(part for part in (table(groups), site_table(groups), judge_table(groups)) if part)
+    )
     return [*files, out / "results.md"]
 
 
