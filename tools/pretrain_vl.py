@@ -251,7 +251,7 @@ def describe(mark):
 
 class Scenes(Dataset):
     """Batch number -> tensors: pixels [N, 3, S, S], token ids [N, T] (left-padded) with the image's and the answer's,
-    labels [N, 3] (the answer), match [N, places], words [N, places, 3] (-1: nothing there)."""
+    labels [N, 4] (the answer, -100 behind it), match [N, places], words [N, places, 3] (-1: nothing there)."""
 
     def __init__(self, args, tokenizer, first=0, held_out=False, ask=None):
         self.args, self.tokenizer, self.first, self.held_out, self.ask = args, tokenizer, first, held_out, ask
@@ -288,10 +288,10 @@ def encode(examples, tokenizer):
             if (described := describe(mark)) is not None:
                 words[row, cell(mark)] = torch.tensor(ids(list(described)))
         if isinstance(wanted, str):
-            labels.append(ids(["answer", wanted, "<eos>"]))
+            labels.append([*ids(["answer", wanted, "<eos>"]), -100])
             continue
         place = cell(rng.choice(wanted))
-        labels.append(ids(["click", f"x{place % GRID}", f"y{place // GRID}"]))
+        labels.append(ids(["click", f"x{place % GRID}", f"y{place // GRID}", "<eos>"]))
         match[row, [cell(mark) for mark in wanted]] = 1.0
     return torch.from_numpy(pixels.astype(np.float32)), torch.tensor(rows), torch.tensor(labels), match, words
 
@@ -299,7 +299,8 @@ def encode(examples, tokenizer):
 def losses(model, tokenizer, batch, places):
     """Cross-entropy of the answer, and of what the image tokens should say. places: [P, 2] ids of x and y."""
     pixels, ids, labels, match, words = batch
-    whole = torch.cat([ids, labels[:, :-1]], 1)
+    said = labels[:, :-1].where(labels[:, :-1] >= 0, tokenizer.pad_token_id)
+    whole = torch.cat([ids, said], 1)
     attention = (whole != tokenizer.pad_token_id).long()
     logits = model(input_ids=whole, attention_mask=attention, pixel_values=pixels, use_cache=False).logits.float()
     answer = F.cross_entropy(logits[:, -labels.shape[1] :].flatten(0, 1), labels.flatten())
@@ -328,8 +329,8 @@ PROBES = {
 
 
 @torch.no_grad()
-def answer(model, tokenizer, pixels, ids, length=3):
-    """Greedy answers, token ids [N, 3]."""
+def answer(model, tokenizer, pixels, ids, length=4):
+    """Greedy answers, token ids [N, 4]."""
     model.eval()
     for _ in range(length):
         attention = (ids != tokenizer.pad_token_id).long()
@@ -341,8 +342,8 @@ def answer(model, tokenizer, pixels, ids, length=3):
 def is_right(words, wanted):
     """Whether an answer's words do what is wanted: hit one of the marks, or say the number."""
     if isinstance(wanted, str):
-        return list(words[:2]) == ["answer", wanted]
-    if words[0] != "click" or words[1][0] != "x" or words[2][0] != "y":
+        return list(words[:3]) == ["answer", wanted, "<eos>"]
+    if words[0] != "click" or words[1][0] != "x" or words[2][0] != "y" or words[3] != "<eos>":
         return False
     return any(hits(mark, int(words[2][1:]) * GRID + int(words[1][1:])) for mark in wanted)
 
