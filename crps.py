@@ -998,7 +998,7 @@ def main(args):
             lockstep=args.lockstep,
             engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
             read_action=read_action,
-            write_action=lambda action, thought: write_action(action, thought, chat),
+            write_action=lambda action, thought, obs: write_action(action, thought, chat),
         )
         try:
             train(args, env, run, player, learner, buffer)

@@ -30,17 +30,18 @@ class Completion:
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None):
+def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, vision=False):
     """Load a causal language model and its tokenizer.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
     the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU);
-    `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation.
+    `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation;
+    `vision`: a model that takes pictures (common/vlm.py).
     A folder of adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises
     UsageError where there is no such model.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the script has its own
@@ -71,7 +72,8 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
         options["device_map"] = {"": torch.cuda.current_device()}
     tokenizer = load_tokenizer(model_id)
     try:
-        model = AutoModelForCausalLM.from_pretrained(base, local_files_only=offline, **options)
+        kind = AutoModelForImageTextToText if vision else AutoModelForCausalLM
+        model = kind.from_pretrained(base, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
         raise UsageError(cannot_load(model_id, error, offline)) from error
     if adapters.is_file():
@@ -207,7 +209,8 @@ def is_tiny(model_id):
     """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
     for path in (Path(model_id), ROOT / model_id):
         with contextlib.suppress(OSError, ValueError):
-            return json.loads((path / "config.json").read_text()).get("hidden_size", 1 << 20) <= 256
+            config = json.loads((path / "config.json").read_text())
+            return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
     return False
 
 

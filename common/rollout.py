@@ -222,9 +222,10 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
     return [trajectory for trajectory in results if trajectory is not None]
 
 
-async def demonstrate(env, task, prompt, encode, write_action):
-    """The oracle's episode on `task` as a Trajectory: a demonstration. `write_action(action, thought)` is what an agent
-    would answer, `encode(answer) -> token ids`, stop token included. Log-probs are empty: no policy sampled it."""
+async def demonstrate(env, task, prompt, encode, write_action, store_image=None):
+    """The oracle's episode on `task` as a Trajectory: a demonstration. `write_action(action, thought, obs)` is what an
+    agent would answer, `encode(answer) -> token ids`, stop token included; `store_image` as of `play`. Log-probs are
+    empty: no policy sampled it."""
     trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
     try:
         moves = env.oracle(task)
@@ -233,9 +234,11 @@ async def demonstrate(env, task, prompt, encode, write_action):
     obs, info = await env.reset(task, seed=0)
     for move in moves:
         action = env.resolve(move, obs)
-        answer = write_action(action, getattr(move, "thought", ""))
+        answer = write_action(action, getattr(move, "thought", ""), obs)
         ids = prompt(task.instruction, trajectory.steps, obs)
         step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
+        if store_image is not None and obs.get("screenshot"):
+            step.screenshot = store_image(obs["screenshot"])
         trajectory.steps.append(step)
         obs, reward, terminated, truncated, info = await env.step(action)
         trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
@@ -253,9 +256,9 @@ class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
     `prompt(instruction, steps, obs) -> token ids`; `read_action(answer)` is the environment's action in what the model
-    answers, `write_action(action, thought)` the answer that a demonstration gives. `model` is read at every call, so
-    training it in place is enough. `version` is written into every step; the caller counts it up when it changes the
-    model.
+    answers, `write_action(action, thought, obs)` the answer that a demonstration gives. `model` is read at every call,
+    so training it in place is enough. `version` is written into every step; the caller counts it up when it changes
+    the model.
     """
 
     def __init__(
@@ -271,7 +274,7 @@ class Player:
         lockstep=False,
         engine=None,
         read_action=str,
-        write_action=lambda action, thought: action,
+        write_action=lambda action, thought, obs: action,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt

@@ -116,6 +116,7 @@ class PageEnv:
             "url": page.url,
             "title": page.title,
             "error": error or page.error,
+            "boxes": {str(node["id"]): tuple(node["box"]) for node in page.nodes if node.get("id")},
             "screenshot": await self._session.screenshot() if self.screenshots else None,
         }
         self._page = page

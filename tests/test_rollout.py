@@ -262,7 +262,7 @@ def demonstrated(env, task):
     return demo, follow, lambda ids: answers[ids[0]]
 
 
-def write(action, thought):
+def write(action, thought, obs):
     return f"<think>{thought}</think><action>{action}</action>"
 
 

@@ -1,0 +1,1271 @@
+"""AsyncWebRL: fully asynchronous multi-step GRPO for visual web agents.
+
+Rollouts never wait for the learner, nor the learner for them: when an episode ends the next one begins, whatever the
+policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
+from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
+of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
+reference, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
+
+On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
+batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
+--ray-address.
+
+    python grpo_async.py                                  # tiny model that sees, gallery, two CPU cores
+    python grpo_async.py --sync                           # the same parts, one after the other
+    python grpo_async.py --step-weight trajectory         # 1/|tau|: plain multi-step GRPO
+    python grpo_async.py --loss coupled                   # also raft, reinforce
+    python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --no-sft --lora-rank 64 --env-id webgym --tasks FILE
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import math
+import os
+import random
+import re
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Literal
+
+import torch
+
+import envs
+from common import llm, vlm
+from common.actions import Action, format_action, parse
+from common.errors import EnvFault, TooManyFaults, UsageError
+from common.rollout import FaultLog, demonstrate, play, play_until_sound
+from common.run import Run, parse_args, run_main
+from common.screen import NORMAL, to_normal, to_pixels
+from common.stats import evaluation_metrics, rollout_metrics
+from tools import plot, view
+
+
+@dataclass
+class Args:
+    exp_name: str = "grpo_async"
+    """the name of this experiment"""
+    seed: int = 1
+    """seed of the experiment"""
+    track: bool = False
+    """log to wandb (online, or offline with WANDB_MODE=offline)"""
+    wandb_project_name: str = "cleangui"
+    """wandb's project"""
+    wandb_entity: str | None = None
+    """wandb's entity (team)"""
+    runs_dir: str = "runs"
+    """where the run's folder is made"""
+    resume: str = ""
+    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
+    name and seed, where there is one"""
+    preset: Literal["auto", "tiny", "paper"] = "auto"
+    """defaults: for models of the paper's size, or those of the tiny model; auto: tiny for a local model of width 256
+    or less, paper for any other"""
+
+    # the environment
+    env_id: str = "gallery"
+    """the environment: gallery, miniwob/.., arena, webgym (envs/__init__.py lists them)"""
+    viewport: tuple[int, int] = (1280, 720)
+    """width and height of the page that is seen"""
+    max_steps: int = 0
+    """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
+    page_delay: float = 0.0
+    """seconds that a page takes longer than it does, median of a lognormal: slow sites on a fast machine"""
+    page_delay_sigma: float = 1.0
+    """and that lognormal's sigma"""
+
+    # the system
+    ray_address: str = ""
+    """a Ray cluster's address, or auto; empty: a Ray of our own on this machine"""
+    num_workers: int = 4
+    """rollout workers, a browser each"""
+    envs_per_worker: int = 8
+    """episodes that a worker plays at once"""
+    num_servers: int = 1
+    """policy servers, which share the workers"""
+    gpus_per_server: float = 0.0
+    """GPUs that Ray gives each of them"""
+    staleness: int = 2
+    """eta: how many versions old a step may be that is trained on"""
+    sync: bool = False
+    """synchronous: nothing is played while the learner trains (eta = 0)"""
+
+    # the model
+    model_id: str = "assets/tiny-vl"
+    """vision-language model: a local folder or a hub id"""
+    lora_rank: int = 0
+    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    load_in_4bit: bool = False
+    """quantise the base with bitsandbytes (QLoRA)"""
+    cpu_threads: int = 0
+    """micro-batches computed side by side on a CPU, one thread each; 0: one at a time"""
+    gradient_checkpointing: bool = False
+    """keep one layer's activations at a time in training: less memory for a third more computation"""
+    max_new_tokens: int = 4096
+    """longest answer in tokens (released: 4096)"""
+    prompt_format: Literal["auto", "plain", "chat"] = "auto"
+    """chat: the paper's response format in the model's chat template; plain: for the tiny model; auto: chat where the
+    tokenizer has a template"""
+    history_images: int = 1
+    """rounds, the newest included, that are shown with their screenshots; older ones are text (released: 1)"""
+
+    # supervised fine-tuning: the start of the tiny model
+    sft: bool = True
+    """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
+    num_demos: int = 128
+    """demonstrations that the oracle plays on training tasks"""
+    sft_learning_rate: float = 1e-5
+    """peak rate; warm-up over a tenth, then cosine"""
+    sft_epochs: int = 3
+    """passes over the demonstrations"""
+    sft_batch_size: int = 32
+    """steps per update of the fine-tuning"""
+
+    # reinforcement learning
+    loss: Literal["decoupled", "coupled", "raft", "reinforce"] = "decoupled"
+    """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, successes alone, 1/|tau|;
+    reinforce: WebGym's rule, cross-entropy on the steps of successes (with --sync)"""
+    group_size: int = 8
+    """rollouts G of a task (released: 8)"""
+    batch_size: int = 128
+    """trajectories per batch (released: 128)"""
+    iterations: int = 300
+    """batches (released: 300)"""
+    update_epochs: int = 3
+    """passes over a batch (released: 3)"""
+    minibatches: int = 2
+    """updates of a pass (released: 2)"""
+    learning_rate: float = 5e-6
+    """peak rate (released: 5e-6); warm-up, then a cosine to a tenth"""
+    clip_eps: float = 0.2
+    """clip range of pi_theta / pi_prox"""
+    dual_clip: float = 3.0
+    """bound of a token's loss in multiples of a negative advantage; 0: none"""
+    behave_cap: float = 5.0
+    """tokens with a larger pi_prox / pi_behave are left out; 0: none are"""
+    step_weight: Literal["constant", "trajectory"] = "constant"
+    """constant: 1/k; trajectory: 1/|tau|"""
+    k: float = 10.0
+    """the constant (the easy tasks' horizon)"""
+    loss_mean: Literal["group", "tokens"] = "group"
+    """group: summed over a group's steps and tokens and divided by G, as Eq. 1; tokens: the mean over all tokens, as
+    the released code"""
+    dynamic_sampling: bool = True
+    """groups whose rewards are all equal are gathered anew"""
+    temperature: float = 1.0
+    """sampling temperature of rollouts"""
+    max_grad_norm: float = 1.0
+    """clip of the gradient's norm"""
+    micro_batch_tokens: int = 16384
+    """tokens of one forward and backward pass"""
+    adam_eps: float = 1e-8
+    """epsilon of Adam"""
+
+    # evaluation
+    eval_every: int = 10
+    """iterations between two evaluations"""
+    eval_tasks: int = 128
+    """tasks of the eval split"""
+    test_tasks: int = 300
+    """tasks of the test split played at the start and at the end"""
+    eval_temperature: float = 0.0
+    """sampling temperature of evaluations; 0: greedy"""
+    save_every: int = 10
+    """iterations between two checkpoints"""
+
+
+# What the tiny model needs instead; docs/grpo_async.md explains each.
+TINY = dict(
+    viewport=(96, 96),
+    num_workers=1,
+    envs_per_worker=16,
+    cpu_threads=1,
+    max_new_tokens=4,
+    num_demos=200,
+    sft_learning_rate=1e-3,
+    sft_epochs=2,
+    batch_size=64,
+    iterations=40,
+    update_epochs=1,
+    minibatches=8,
+    learning_rate=1e-4,
+    micro_batch_tokens=4096,
+    adam_eps=1e-5,
+    eval_every=10,
+    eval_tasks=60,
+    test_tasks=240,
+)
+
+
+# ------------------------------------------------------------------------------------------------------- the equations
+def group_advantages(rewards, eps=1e-6):
+    """(R - mean) / (population std + eps) over one group's trajectories (Eq. 1's A_i). [G] -> [G], zeros where all
+    rewards are equal (in floating point their std need not be 0)."""
+    if not len(rewards) or bool((rewards == rewards[0]).all()):
+        return torch.zeros_like(rewards)
+    return (rewards - rewards.mean()) / (rewards.std(correction=0) + eps)
+
+
+def decoupled_loss(
+    logprobs, prox_logprobs, behave_logprobs, advantages, mask, clip_eps=0.2, dual_clip=3.0, behave_cap=5.0
+):
+    """Eq. 1 for every token, to be minimised: pi_prox / pi_behave times PPO's clipped objective around pi_prox.
+
+    logprobs, prox_logprobs, behave_logprobs: [N, T], N steps of T tokens, of which `mask` [N, T] are real; advantages:
+    [N]. `dual_clip` bounds the loss of a token with a negative advantage by dual_clip * |A| (0: no bound); a token
+    whose pi_prox / pi_behave is above `behave_cap` (0: no cap) counts nothing.
+    Returns (loss [N, T], 0 where masked or capped; {"clipped", "dual_clipped", "capped"}: shares of the real tokens).
+    """
+    advantages = advantages[:, None]
+    ratio = (logprobs - prox_logprobs).exp()
+    plain, clipped = ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages
+    loss = -torch.minimum(plain, clipped)
+    dual = torch.zeros_like(mask)
+    if dual_clip:
+        bound = -dual_clip * advantages
+        dual = mask & (advantages < 0) & (loss > bound)
+        loss = torch.where((advantages < 0) & (loss > bound), bound, loss)
+    behave = (prox_logprobs - behave_logprobs).detach().exp()
+    capped = mask & (behave > behave_cap) if behave_cap else torch.zeros_like(mask)
+    counts = mask & ~capped
+    loss = torch.where(counts, behave * loss, 0.0)
+    real = mask.sum().clamp(min=1)
+    shares = {
+        "clipped": (mask & (clipped < plain)).sum() / real,
+        "dual_clipped": dual.sum() / real,
+        "capped": capped.sum() / real,
+    }
+    return loss, shares
+
+
+def step_weights(steps, mode, k=10):
+    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), or 1 over
+    its own steps ("trajectory", plain multi-step GRPO)."""
+    if mode == "constant":
+        return torch.full_like(steps, 1 / k, dtype=torch.float32)
+    if mode == "trajectory":
+        return 1 / steps.float()
+    raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
+
+
+# ---------------------------------------------------------------------------------------------- what is to be played
+@dataclass
+class Group:
+    """G rollouts of one task. `number` is its place in the order of admission."""
+
+    number: int
+    task: object
+    todo: list = field(default_factory=list)  # members that nobody plays
+    done: dict = field(default_factory=dict)  # member -> trajectory
+
+    def oldest(self):
+        """The version of the oldest step in it."""
+        return min(step.version for t in self.done.values() for step in t.steps)
+
+    def is_mixed(self):
+        """Whether its rewards differ: without that there is nothing to learn from it."""
+        return len({t.reward for t in self.done.values()}) > 1
+
+
+class Pool:
+    """Which rollouts may begin, and which groups the learner gets (ALGORITHMS 4.6). Counted in trajectories:
+
+        accepted + running + G <= (eta + version + 1) * B
+
+    `accepted` are those of all groups that were ever taken or wait to be, `running` those of groups in the making. The
+    bound is on what is begun; a straggler may still be older when its group is taken: then the group is dropped,
+    counted, and another one is admitted in its place. What is taken is the oldest first, and never older than eta.
+    """
+
+    def __init__(self, draw_task, group_size, batch_size, eta, dynamic_sampling=True):
+        self.draw_task, self.group_size, self.batch_size, self.eta = draw_task, group_size, batch_size, eta
+        self.dynamic_sampling = dynamic_sampling
+        self.version = self.accepted = self.begun = 0
+        self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
+        self.playing = {}  # (number, member) -> who plays it
+        self.counts, self.open = Counter(), True
+        self.discarded = []  # trajectories that nobody will train on
+
+    @property
+    def running(self):
+        return len(self.making) * self.group_size
+
+    def capacity(self):
+        """How many rollouts more may begin now."""
+        return (self.eta + self.version + 1) * self.batch_size - self.accepted - self.running
+
+    def next(self, player):
+        """(group, member) to play next, or None where none may begin."""
+        if not self.open:
+            return None
+        group = next((g for g in self.making.values() if g.todo), None)
+        if group is None:
+            if self.capacity() < self.group_size:
+                return None
+            group = Group(self.begun, self.draw_task(self.begun), list(range(self.group_size)))
+            self.making[group.number] = group
+            self.begun += 1
+        member = group.todo.pop(0)
+        self.playing[group.number, member] = player
+        return group, member
+
+    def put(self, number, member, trajectory):
+        """A member's trajectory, or None where its task had to be dropped: then its group is, too."""
+        self.playing.pop((number, member), None)
+        group = self.making.get(number)
+        if group is None:  # another member's task was dropped
+            self.discarded += [trajectory] if trajectory is not None else []
+            return
+        if trajectory is None:
+            self._discard(self.making.pop(number), "faulty")
+            return
+        group.done[member] = trajectory
+        if len(group.done) < self.group_size:
+            return
+        del self.making[number]
+        if self.dynamic_sampling and not group.is_mixed():
+            self._discard(group, "all_equal")
+            return
+        self.accepted += self.group_size
+        self.ready.append(group)
+        self.ready.sort(key=lambda group: group.number)
+
+    def put_back(self, number, member):
+        """Whoever played a member is gone: it is to be played again."""
+        self.playing.pop((number, member), None)
+        self.counts["lost"] += 1
+        if number in self.making:
+            self.making[number].todo.insert(0, member)
+
+    def lost(self, player):
+        """Somebody is gone: what he played is to be played again. How many episodes that were."""
+        gone = [place for place, who in self.playing.items() if who == player]
+        for number, member in gone:
+            del self.playing[number, member]
+            if number in self.making:
+                self.making[number].todo.insert(0, member)
+        self.counts["lost"] += len(gone)
+        return len(gone)
+
+    def _discard(self, group, reason):
+        self.counts[reason] += 1
+        self.discarded += group.done.values()
+
+    def take(self):
+        """The groups of a batch, oldest first, or None while there are too few. What is too old is dropped."""
+        stale = [group for group in self.ready if self.version - group.oldest() > self.eta]
+        for group in stale:
+            self._discard(group, "stale")
+        self.accepted -= len(stale) * self.group_size
+        self.ready = [group for group in self.ready if group not in stale]
+        wanted = self.batch_size // self.group_size
+        if len(self.ready) < wanted:
+            return None
+        batch, self.ready = self.ready[:wanted], self.ready[wanted:]
+        return batch
+
+    def state(self):
+        """What a checkpoint holds: rollouts in the making and waiting are played again."""
+        return {"version": self.version, "begun": self.begun, "counts": dict(self.counts)}
+
+    def set_state(self, state):
+        """After a resume what was consumed counts as accepted, and nothing else: version * B."""
+        self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
+        self.accepted = self.version * self.batch_size
+        self.making, self.ready, self.playing = {}, [], {}
+
+
+# --------------------------------------------------------------------------------------------------------- the prompts
+GRID = 8  # places a side in the tiny model's answers
+SYSTEM = """You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
+you answer in exactly this form:
+
+Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
+Progress: a JSON object that maps each part of the task to "finished" or "not finished".
+Intention: the part that you work on now.
+Action: one sentence that says what you do.
+<tool_call>{"name": ..., "arguments": {...}}</tool_call>
+
+Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
+click, double_click, hover: {"coordinate": [x, y]}
+type: {"text": "...", "coordinate": [x, y], "enter": true or false}; without a coordinate where the focus is
+scroll: {"direction": "up" or "down", "coordinate": [x, y]}; without a coordinate the page
+drag: {"from": [x, y], "to": [x, y]}
+key: {"key": "Enter"}
+wait, back: {}
+goto: {"url": "..."}
+answer: {"content": "the answer, or done"}; ends the task"""
+
+
+def is_chat(processor, prompt_format):
+    return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
+
+
+def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
+    """The agent's vlm.Prompt: the task, what was answered before (the last rounds with their screenshots), and the
+    screenshot now. Its images are the newest screenshots of the steps, then the observation's."""
+    shown = steps[len(steps) - history_images + 1 :] if history_images > 1 else []
+    images = [step.screenshot for step in shown] + [obs["screenshot"]]
+    if not is_chat(processor, prompt_format):
+        last = f" after {steps[-1].action}" if steps else ""
+        return vlm.encode(processor, f"{instruction}{last}<image><answer>", images[-1:])
+    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
+    turns = [{"role": "system", "content": [{"type": "text", "text": SYSTEM}]}]
+    for number, step in enumerate(steps):
+        picture = [{"type": "image"}] if len(steps) - number < history_images else []
+        text = f"Task: {instruction}" if number == 0 else "The page now:"
+        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
+    text = (f"Task: {instruction}" if not steps else "The page now:") + error
+    turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
+    text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    return vlm.encode(processor, text, images)
+
+
+def without_thoughts(answer):
+    """An answer as the history shows it."""
+    return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
+
+
+def read_action(answer, size):
+    """The environment's action in an answer, for a page of `size` (width, height). What is none stays as it is: the
+    environment says so."""
+    words = answer.split()
+    if words[:1] == ["done"]:
+        return format_action(Action("Exit", None, "done"))
+    if words[:1] == ["answer"] and len(words) > 1 and "<tool_call>" not in answer:
+        return format_action(Action("Exit", None, words[1]))
+    place = re.fullmatch(r"click x(\d) y(\d)", " ".join(words[:3]))
+    if place:
+        x, y = ((int(number) + 0.5) * NORMAL / GRID for number in place.groups())
+        return format_action(Action("Click", None, point(x, y, size)))
+    calls = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", without_thoughts(answer), re.DOTALL)
+    try:
+        call = json.loads(calls[-1])
+        return format_action(tool_action(call["name"], call.get("arguments") or {}, size))
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        return answer
+
+
+def point(x, y, size):
+    return ",".join(map(str, to_pixels(float(x), float(y), size)))
+
+
+def tool_action(name, arguments, size):
+    """The Action of a tool call. Raises KeyError, TypeError or ValueError where it is none."""
+    at = point(*arguments["coordinate"], size) if arguments.get("coordinate") else None
+    if name in ("click", "double_click", "hover"):
+        kind, mark = name.replace("_", " ").title(), arguments.get("mark")  # of a set of marks
+        return (
+            Action(kind, str(mark)) if mark is not None else Action(kind, None, point(*arguments["coordinate"], size))
+        )
+    if name == "type":
+        return Action("Search" if arguments.get("enter") else "Type", at or "focus", str(arguments["text"]))
+    if name == "scroll":
+        return Action({"up": "Scroll Up", "down": "Scroll Down"}[arguments["direction"]], at)
+    if name == "drag":
+        ends = (point(*arguments[end], size) for end in ("from", "to"))
+        return Action("Drag", None, ",".join(ends))
+    if name == "key":
+        return Action("Press", None, str(arguments["key"]))
+    if name == "goto":
+        return Action("Goto", None, str(arguments["url"]))
+    if name == "answer":
+        return Action("Exit", None, str(arguments["content"]))
+    return Action({"wait": "Wait", "back": "Go Back"}[name])
+
+
+def write_action(text, obs, size, chat):
+    """What a demonstration answers: the oracle's action with the middle of its element in the element's place."""
+    action = parse(text)
+    if action.name == "Exit":
+        said = action.argument
+        if not chat:
+            return "done" if said == "done" else f"answer {said}"
+        return tool_answer("answer", {"content": said})
+    left, top, width, height = obs["boxes"][action.element]
+    x, y = left + width / 2, top + height / 2
+    if not chat:
+        return f"click x{int(x * GRID / size[0])} y{int(y * GRID / size[1])}"
+    return tool_answer(action.name.lower().replace(" ", "_"), {"coordinate": list(to_normal(x, y, size))})
+
+
+def tool_answer(name, arguments):
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+
+# -------------------------------------------------------------------------------------------- the parts, as Ray actors
+class ScreenshotStore:
+    """Screenshots by id: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the id."""
+
+    def __init__(self):
+        self.pictures, self.uses = {}, Counter()
+
+    def put(self, name, data):
+        """One use more of a picture; equal pictures have equal names."""
+        self.pictures[name] = data
+        self.uses[name] += 1
+
+    def get(self, names):
+        """The files' bytes, None for what is not there (a store that was lost is another one)."""
+        return [self.pictures.get(name) for name in names]
+
+    def drop(self, names):
+        """One use less of each."""
+        self.uses.subtract(names)
+        for name in set(names):
+            if self.uses[name] <= 0:
+                del self.uses[name]
+                self.pictures.pop(name, None)
+
+    def size(self):
+        """(pictures, bytes)."""
+        return len(self.pictures), sum(map(len, self.pictures.values()))
+
+
+class PolicyServer:
+    """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
+    batches, and every answer says by which version it was sampled."""
+
+    def __init__(self, base, max_new_tokens, threads, store):
+        if threads:
+            torch.set_num_threads(threads)
+        self.model, self.processor = vlm.load(*base)
+        self.store, self.max_new_tokens, self.version = store, max_new_tokens, 0
+        self.waiting, self.running, self.lock = [], None, asyncio.Lock()
+        self.tokens, self.busy = 0, 0.0
+
+    async def complete(self, prompt, images, seed, temperature):
+        """The Completion of a prompt's token ids; `images` are names of the store's pictures."""
+        future = asyncio.get_running_loop().create_future()
+        self.waiting.append((vlm.Prompt(prompt, images), seed, temperature, future))
+        if self.running is None:
+            self.running = asyncio.create_task(self._run())
+        return await future
+
+    async def _run(self):
+        while self.waiting:
+            async with self.lock:
+                temperature = self.waiting[0][2]
+                batch = [entry for entry in self.waiting if entry[2] == temperature]
+                self.waiting = [entry for entry in self.waiting if entry[2] != temperature]
+                try:
+                    done = await self._sample([entry[0] for entry in batch], [entry[1] for entry in batch], temperature)
+                except Exception as error:  # to whoever asked
+                    for *_, future in batch:
+                        future.set_exception(error)
+                    continue
+                for (*_, future), completion in zip(batch, done, strict=True):
+                    future.set_result(completion)
+        self.running = None
+
+    async def _sample(self, prompts, seeds, temperature):
+        names = sorted({name for prompt in prompts for name in prompt.images})
+        pictures = dict(zip(names, await self.store.get.remote(names), strict=True))
+        if None in pictures.values():
+            raise EnvFault("a screenshot is lost")
+        prompts = [vlm.Prompt(prompt, [pictures[name] for name in prompt.images]) for prompt in prompts]
+        begun = time.monotonic()
+        settings = temperature, self.max_new_tokens, self.version
+        done = await asyncio.to_thread(vlm.generate, self.model, self.processor, prompts, seeds, *settings)
+        self.busy += time.monotonic() - begun
+        self.tokens += sum(len(completion.ids) for completion in done)
+        return done
+
+    async def set_weights(self, weights, version):
+        """Swap the trained weights in place, between two batches."""
+        async with self.lock:
+            vlm.fill(self.model, weights)
+            self.version = version
+
+    def statistics(self):
+        return {"tokens": self.tokens, "busy": self.busy, "version": self.version}
+
+
+class RolloutWorker:
+    """Episodes in one browser, `slots` at once."""
+
+    def __init__(self, args, server, store, number):
+        self.args, self.server, self.store = args, server, store
+        self.processor = vlm.load_processor(llm.find_model(args.model_id))
+        self.rng = random.Random(f"{args.seed}/{number}")
+        self.root, self.free = make_env(args), None
+
+    async def _slot(self):
+        if self.free is None:
+            self.free = asyncio.Queue()
+            for env in [self.root] + [self.root.fork() for _ in range(self.args.envs_per_worker - 1)]:
+                self.free.put_nowait(env)
+        return await self.free.get()
+
+    def _prompt(self, instruction, steps, obs):
+        """`agent_prompt` with the names of pictures in the place of those of earlier steps."""
+        return agent_prompt(self.processor, instruction, steps, obs, self.args.prompt_format, self.args.history_images)
+
+    async def play(self, task, seed, temperature):
+        """(Trajectory or None where the task was dropped, the faults on the way)."""
+        env, log = await self._slot(), FaultLog(window=10**9)
+
+        async def policy(prompt, own_seed):
+            names = []
+            for picture in prompt.images:
+                name = picture_name(picture)
+                await self.store.put.remote(name, picture)
+                names.append(name)
+            await self._delay()
+            return await self.server.complete.remote(list(prompt), names, own_seed, temperature)
+
+        async def play_once(env, task, attempt, index):
+            decode, read = self._decode, lambda answer: read_action(answer, self.args.viewport)
+            return await play(env, task, policy, self._prompt, decode, seed, attempt, picture_name, read)
+
+        try:
+            trajectory = await play_until_sound(env, task, 0, play_once, log)
+        finally:
+            self.free.put_nowait(env)
+        return trajectory, log
+
+    async def _delay(self):
+        if self.args.page_delay:
+            await asyncio.sleep(self.args.page_delay * math.exp(self.rng.gauss(0.0, self.args.page_delay_sigma)))
+
+    async def demonstrate(self, task):
+        """The same of the oracle's episode, its screenshots in the store."""
+        env, log, pictures = await self._slot(), FaultLog(window=10**9), {}
+        chat, size = is_chat(self.processor, self.args.prompt_format), self.args.viewport
+
+        def write(action, thought, obs):
+            return write_action(action, obs, size, chat)
+
+        def store_image(picture):
+            name = picture_name(picture)
+            pictures[name] = picture
+            return name
+
+        async def play_once(env, task, attempt, index):
+            return await demonstrate(env, task, self._prompt, self._encode, write, store_image)
+
+        try:
+            trajectory = await play_until_sound(env, task, 0, play_once, log)
+        finally:
+            self.free.put_nowait(env)
+        for step in trajectory.steps if trajectory is not None else ():
+            await self.store.put.remote(step.screenshot, pictures[step.screenshot])
+        return trajectory, log
+
+    def _decode(self, ids):
+        stops = self.processor.tokenizer.all_special_ids
+        return self.processor.tokenizer.decode([i for i in ids if i not in stops])
+
+    def _encode(self, text):
+        tokenizer = self.processor.tokenizer
+        return tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(tokenizer)]
+
+    async def close(self):
+        await self.root.close()
+
+
+def picture_name(picture):
+    """A name for a file's bytes; what is a name already stays one."""
+    return picture if isinstance(picture, str) else hashlib.sha256(picture).hexdigest()[:32]
+
+
+def make_env(args):
+    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport))
+
+
+# ---------------------------------------------------------------------------------------------------------- the system
+@dataclass
+class Listing:
+    """Tasks that are played once each, before anything of the pool: evaluations, demonstrations. `call(worker, index)`
+    begins one; `outcomes` has what came of it."""
+
+    call: object
+    todo: list
+    outcomes: dict = field(default_factory=dict)
+    count: int = 0
+
+
+class System:
+    """The actors, and a thread of this process that keeps every slot of every worker playing, whatever the learner
+    does meanwhile. `changed` guards the pool, the listings and the counts."""
+
+    def __init__(self, args, pool):
+        import ray
+
+        self.ray, self.args, self.pool = ray, args, pool
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        if args.ray_address:
+            ray.init(args.ray_address, logging_level="ERROR")
+        else:
+            cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
+            ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
+        forever = {"max_restarts": -1, "num_cpus": 1}
+        self.store = ray.remote(ScreenshotStore).options(**forever | {"num_cpus": 0}).remote()
+        server = ray.remote(PolicyServer).options(**forever, num_gpus=args.gpus_per_server, max_concurrency=1000)
+        base = args.model_id, args.lora_rank, args.load_in_4bit
+        settings = args.max_new_tokens, args.cpu_threads, self.store
+        self.servers = [server.remote(base, *settings) for _ in range(args.num_servers)]
+        worker = ray.remote(RolloutWorker).options(**forever, max_concurrency=args.envs_per_worker + 2)
+        self.workers = [
+            worker.remote(args, self.servers[n % args.num_servers], self.store, n) for n in range(args.num_workers)
+        ]
+        self.changed, self.listing, self.error, self.stopping = threading.Condition(), None, None, False
+        self.faults, self.steps, self.weights, self.version = FaultLog(), 0, None, 0
+        self.loop, self.wake, self.thread = None, None, threading.Thread(target=self._serve, daemon=True)
+        self.thread.start()
+
+    # --- the thread that plays
+
+    def _serve(self):
+        async def slots():
+            self.loop, self.wake = asyncio.get_running_loop(), asyncio.Event()
+            async with asyncio.TaskGroup() as group:
+                for number in range(len(self.workers)):
+                    for _ in range(self.args.envs_per_worker):
+                        group.create_task(self._slot(number))
+
+        try:
+            asyncio.run(slots())
+        except BaseExceptionGroup as errors:
+            with self.changed:
+                self.error = errors.exceptions[0]
+                self.changed.notify_all()
+
+    async def _slot(self, number):
+        """Play what is next, for ever."""
+        while not self.stopping:
+            with self.changed:
+                job = self._next(number)
+                if job is None:
+                    self.wake.clear()
+            if job is None:
+                await self.wake.wait()
+                continue
+            call, done, again = job
+            try:
+                outcome = await call
+            except self.ray.exceptions.RayActorError as error:  # Ray starts it anew
+                outcome = error
+            with self.changed:
+                if isinstance(outcome, Exception):
+                    again()
+                    self.faults.record(EnvFault(f"rollout worker {number} is gone"))
+                else:
+                    done(outcome)
+                self.changed.notify_all()
+            self.wake.set()
+
+    def _next(self, number):
+        """(what is awaited, what to do with what comes, what to do if the worker is lost), or None."""
+        worker, listing = self.workers[number], self.listing
+        if listing is not None and listing.todo:
+            index = listing.todo.pop(0)
+            return listing.call(worker, index), partial(self._listed, index), partial(listing.todo.insert, 0, index)
+        job = self.pool.next(number)
+        if job is None:
+            return None
+        group, member = job
+        seed = llm.seed_of(self.args.seed, group.number, member)
+        call = worker.play.remote(group.task, seed, self.args.temperature)
+        return call, partial(self._played, group.number, member), partial(self.pool.put_back, group.number, member)
+
+    def _listed(self, index, outcome):
+        trajectory, log = outcome
+        self._count(log)
+        self.listing.outcomes[index] = trajectory
+
+    def _played(self, number, member, outcome):
+        trajectory, log = outcome
+        self._count(log)
+        if trajectory is not None:
+            trajectory.reward = float(trajectory.verdict or 0.0)
+            self.steps += len(trajectory.steps)
+        self.pool.put(number, member, trajectory)
+        self._forget()
+
+    def _forget(self):
+        """The store need not keep what the pool has discarded."""
+        if self.pool.discarded:
+            self.drop(names_of(self.pool.discarded))
+            self.pool.discarded = []
+
+    def _count(self, log):
+        """Add a worker's count of one task's episodes, faults among them."""
+        for name in ("dropped", "agent_hangs"):
+            setattr(self.faults, name, getattr(self.faults, name) + getattr(log, name))
+        for fault in log.recent:
+            self.faults.record(EnvFault("an episode") if fault else None)
+
+    # --- what the learner asks for
+
+    def _wait(self, condition):
+        """Until `condition()` is not None: its value. Raises what ended the thread that plays."""
+        self._notify()
+        with self.changed:
+            while True:
+                if self.error is not None:
+                    raise self.error
+                value = condition()
+                if value is not None:
+                    return value
+                self.changed.wait()
+
+    def _notify(self):
+        with contextlib.suppress(RuntimeError):  # the thread has ended
+            if self.loop is not None:
+                self.loop.call_soon_threadsafe(self.wake.set)
+
+    def list(self, call, count):
+        """What came of `call(worker, index)` for 0 to count - 1, None for what was dropped."""
+        with self.changed:
+            self.listing = Listing(call, list(range(count)), count=count)
+        outcomes = self._wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
+        self.listing = None
+        return [outcomes[index] for index in range(count)]
+
+    def batch(self):
+        """The next batch of groups."""
+        groups = self._wait(self.pool.take)
+        with self.changed:
+            self._forget()
+        return groups
+
+    def publish(self, model, version):
+        """Hand the trained weights to the policy servers, as this version from now on."""
+        self.weights = self.ray.put(vlm.trained(model))
+        with self.changed:
+            self.version = self.pool.version = version
+        self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
+        self._notify()
+
+    def pictures(self, names):
+        """The files' bytes by name, those that the store has."""
+        names = sorted(set(names))
+        found = zip(names, self.ray.get(self.store.get.remote(names)), strict=True)
+        return {name: picture for name, picture in found if picture is not None}
+
+    def drop(self, names):
+        """One use less of each picture."""
+        self.store.drop.remote(names)
+
+    def give_back(self, groups, lost):
+        """Groups of a batch that cannot be trained on yet, because `lost` others have lost their screenshots."""
+        with self.changed:
+            self.pool.ready = groups + self.pool.ready
+            self.pool.accepted -= lost * self.args.group_size
+            self.pool.counts["no_pictures"] += lost
+        self._notify()
+
+    def metrics(self):
+        """Faults, what was gathered in vain, and what the servers did, so far."""
+        servers = self.ray.get([server.statistics.remote() for server in self.servers])
+        counts = {f"pool/{name}": self.pool.counts[name] for name in ("stale", "all_equal", "faulty", "lost")}
+        pictures, size = self.ray.get(self.store.size.remote())
+        return counts | {
+            "rollout/fault_rate": self.faults.rate,
+            "rollout/faults": self.faults.faults,
+            "rollout/dropped": self.faults.dropped,
+            "rollout/agent_hangs": self.faults.agent_hangs,
+            "perf/tokens_generated": sum(s["tokens"] for s in servers),
+            "perf/server_busy": sum(s["busy"] for s in servers) / len(servers),
+            "perf/pictures": pictures,
+            "perf/picture_bytes": size,
+        }
+
+    def close(self):
+        self.stopping = True
+        self._notify()
+        with contextlib.suppress(Exception):
+            self.ray.get([worker.close.remote() for worker in self.workers], timeout=20)
+        self.ray.shutdown()
+
+
+# ---------------------------------------------------------------------------------------------------------- the learner
+@dataclass
+class Learner:
+    """The network, its optimiser and the script's random state: what a checkpoint holds."""
+
+    actor: torch.nn.Module
+    processor: object
+    rng: random.Random
+    optimizer: torch.optim.Optimizer | None = None
+    iteration: int = -1  # the last one done; 0: fine-tuned
+    updates: int = 0
+
+
+def make_optimizer(model, learning_rate, args):
+    """AdamW over what is trained of a model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
+
+
+def warmup_cosine(progress, warmup=0.1, floor=0.0):
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def mean_loss(losses, what):
+    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
+    mean = torch.stack(losses).mean().item() if losses else math.nan
+    if losses and not math.isfinite(mean):
+        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
+    return mean
+
+
+def pairs_of(trajectories):
+    """Every step with its place: list of (trajectory, t)."""
+    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
+
+
+def pair_lengths(pairs):
+    """Tokens of each pair's prompt and action."""
+    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
+
+
+def prompt_of(trajectory, t, pictures, history_images):
+    """The vlm.Prompt of a step: its ids, and the screenshots that it was shown."""
+    shown = trajectory.steps[max(0, t - history_images + 1) : t + 1]
+    return vlm.Prompt(trajectory.steps[t].prompt_ids, [pictures[step.screenshot] for step in shown])
+
+
+def logprobs_of(model, pairs, pictures, learner, args):
+    """Log-probs [N, T] of the pairs' action tokens under a model, and their mask."""
+    prompts = [prompt_of(t, i, pictures, args.history_images) for t, i in pairs]
+    return vlm.token_logprobs(
+        model, learner.processor, prompts, [t.steps[i].action_ids for t, i in pairs], args.temperature
+    )
+
+
+def padded(rows, width, device):
+    """Lists of numbers as a tensor [N, width], zeros behind them."""
+    return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=device)
+
+
+def set_advantages(groups, args):
+    """Each step's advantage: its trajectory's within the group; of RAFT++ and REINFORCE 1 for successes, 0 for the
+    others."""
+    for group in groups:
+        trajectories = [group.done[member] for member in sorted(group.done)]
+        rewards = torch.tensor([t.reward for t in trajectories])
+        values = group_advantages(rewards) if args.loss in ("decoupled", "coupled") else (rewards > 0).float()
+        for trajectory, value in zip(trajectories, values.tolist(), strict=True):
+            for step in trajectory.steps:
+                step.advantage = value
+
+
+def update_actor(learner, groups, pictures, args):
+    """One batch's updates. Metrics."""
+    actor, sums = learner.actor, []
+    trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
+    lengths = torch.tensor([len(t.steps) for t in trajectories])
+    mode = "trajectory" if args.loss == "raft" else args.step_weight
+    weights = dict(zip(map(id, trajectories), step_weights(lengths, mode, args.k).tolist(), strict=True))
+    prox = {}
+    if args.loss in ("decoupled", "raft"):  # one forward pass by the weights before the updates
+
+        def score(batch):
+            return logprobs_of(actor, batch, pictures, learner, args)[0]
+
+        pairs = pairs_of(trajectories)
+        scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
+        prox = {(id(t), i): row for (t, i), row in zip(pairs, scores, strict=True)}
+
+    def loss_sum(part):
+        logprobs, mask = logprobs_of(actor, part, pictures, learner, args)  # [N, T]
+        width, device = mask.shape[1], mask.device
+        behave = padded([t.steps[i].logprobs for t, i in part], width, device)
+        near = (
+            padded([prox[id(t), i][: len(t.steps[i].action_ids)] for t, i in part], width, device) if prox else behave
+        )
+        advantages = torch.tensor([t.steps[i].advantage for t, i in part], device=device)
+        weight = torch.tensor([weights[id(t)] for t, _ in part], device=device)
+        if args.loss == "reinforce":
+            loss, shares = -logprobs * mask, {}
+            weight = torch.ones_like(weight)
+        else:
+            options = args.clip_eps, args.dual_clip, args.behave_cap if prox else 0.0
+            loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, *options)
+        count, zero = mask.sum(), mask.new_zeros((), dtype=torch.float32)
+        drift = ((behave - logprobs.detach()) * mask).sum()
+        entropy = -(logprobs.detach() * mask).sum()
+        parts = [shares.get(name, zero) * count for name in ("clipped", "dual_clipped", "capped")]
+        sums.append(torch.stack([*parts, drift, entropy, count]))
+        return (loss * weight[:, None]).sum()
+
+    train_mode(actor)
+    losses, norms = [], []
+    rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
+    set_learning_rate(learner.optimizer, rate)
+    for _ in range(args.update_epochs):
+        size = math.ceil(len(trajectories) / args.minibatches)
+        for batch in llm.random_batches(len(trajectories), max(1, size), learner.rng):
+            items = pairs_of([trajectories[i] for i in batch])
+            tokens = sum(len(t.steps[i].action_ids) for t, i in items)
+            count = tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(batch)
+            loss, norm = llm.gradient_step(
+                actor,
+                learner.optimizer,
+                items,
+                pair_lengths(items),
+                loss_sum,
+                count,
+                args.micro_batch_tokens,
+                args.max_grad_norm,
+            )
+            losses.append(loss)
+            norms.append(norm)
+            learner.updates += 1
+    actor.eval()
+    metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
+    if not losses:
+        return metrics
+    *shares, drift, entropy, tokens = torch.stack(sums).sum(0).tolist()
+    names = ("clip_fraction", "dual_clip_fraction", "capped_fraction")
+    metrics |= {f"losses/{name}": share / tokens for name, share in zip(names, shares, strict=True)}
+    return metrics | {
+        "losses/policy_loss": mean_loss(losses, "actor"),
+        "losses/grad_norm": torch.stack(norms).mean().item(),
+        "losses/approx_kl": drift / tokens,
+        "losses/surprise": entropy / tokens,
+    }
+
+
+def train_mode(model):
+    """Training, but for the statistics of BatchNorm, which stay those of pretraining."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def fine_tune(learner, demos, pictures, args):
+    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    actor, pairs, rng = learner.actor, pairs_of(demos), random.Random(args.seed)
+    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+
+    def loss_sum(part):
+        return -logprobs_of(actor, part, pictures, learner, replace(args, temperature=1.0))[0].sum()
+
+    train_mode(actor)
+    losses = []
+    for epoch in range(args.sft_epochs):
+        losses = []
+        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
+        for number, batch in enumerate(batches):
+            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
+            set_learning_rate(optimizer, args.sft_learning_rate * factor)
+            items = [pairs[i] for i in batch]
+            count = sum(len(t.steps[i].action_ids) for t, i in items)
+            loss, _ = llm.gradient_step(
+                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
+            )
+            losses.append(loss)
+    actor.eval()
+    return mean_loss(losses, "SFT")
+
+
+# ------------------------------------------------------------------------------------------------------------ the loop
+COUNTS = "iteration", "updates"
+
+
+def save(learner, system, run):
+    """A checkpoint: the actor as a Hugging Face folder, optimiser and generators, the pool's counts. Rollouts on their
+    way are played again."""
+    states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
+    counts = {name: getattr(learner, name) for name in COUNTS}
+    state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps}
+    run.save_checkpoint(system.steps, {"actor": [learner.actor, learner.processor]}, states, state)
+
+
+def restore(learner, system, run, args):
+    """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
+    checkpoint = run.resumed
+    state, tensors = checkpoint.state, checkpoint.tensors()
+    vars(learner).update(state["counts"])
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    vlm.load_trained(learner.actor, checkpoint.folder("actor"))
+    learner.optimizer.load_state_dict(tensors["actor"])
+    learner.rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])
+    system.pool.set_state(state["pool"])
+    system.steps = state["steps"]
+    system.publish(learner.actor, system.pool.version)
+
+
+def keep(run, trajectories, pictures):
+    """Write trajectories, with their screenshots as files, to the run's folder."""
+    for trajectory in trajectories:
+        for step in trajectory.steps:
+            picture = pictures.get(step.screenshot)
+            step.screenshot = run.trajectories.add_image(picture) if picture is not None else None
+    run.trajectories.append(trajectories)
+
+
+def names_of(trajectories):
+    return [step.screenshot for trajectory in trajectories for step in trajectory.steps if step.screenshot]
+
+
+def evaluate(system, run, tasks, name, iteration, args):
+    """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
+
+    def call(worker, index):
+        return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature)
+
+    with run.timer("waiting"):
+        trajectories = [t for t in system.list(call, len(tasks)) if t is not None]
+        pictures = system.pictures(names_of(trajectories))
+    for trajectory in trajectories:
+        trajectory.phase, trajectory.policy = iteration, name
+    system.drop(names_of(trajectories))
+    keep(run, trajectories, pictures)
+    return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def staleness(groups, version):
+    """How many versions behind the steps are, and what a group's bound is. Metrics."""
+    lags = [version - step.version for g in groups for t in g.done.values() for step in t.steps]
+    assert max(lags) <= max(version - g.oldest() for g in groups)
+    return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)}
+
+
+def collect(system, args):
+    """A batch of groups, whose screenshots are all there, and these."""
+    while True:
+        groups = system.batch()
+        pictures = system.pictures(names_of(t for g in groups for t in g.done.values()))
+        whole = [g for g in groups if all(name in pictures for name in names_of(g.done.values()))]
+        if len(whole) == len(groups):
+            return groups, pictures
+        system.give_back(whole, len(groups) - len(whole))
+
+
+def run_iteration(learner, system, run, eval_tasks, args):
+    """One batch: taken, trained on, the new weights published."""
+    learner.iteration += 1
+    with run.timer("waiting"):
+        groups, pictures = collect(system, args)
+    rollouts = [t for group in groups for t in group.done.values()]
+    lag = staleness(groups, system.version)
+    assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
+    for trajectory in rollouts:
+        trajectory.phase, trajectory.policy = learner.iteration, "rollouts"
+    with run.timer("training"):
+        set_advantages(groups, args)
+        metrics = rollout_metrics(rollouts) | lag | update_actor(learner, groups, pictures, args)
+    names = names_of(rollouts)
+    keep(run, rollouts, pictures)
+    system.publish(learner.actor, system.version + 1)
+    system.drop(names)
+    metrics |= system.metrics()
+    if learner.iteration % args.eval_every == 0:
+        metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
+        shown = "rollout/reward", "staleness/mean", "losses/clip_fraction", "eval/success"
+        run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, *shown)
+    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+    run.log(metrics, system.steps)
+    if learner.iteration % args.save_every == 0:
+        save(learner, system, run)
+
+
+def start_actor(learner, system, run, train_tasks, test_tasks, args):
+    """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
+    metrics, before = {}, []
+    if args.sft:
+        tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
+        with run.timer("waiting"):
+            demos = system.list(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+            demos = [t for t in demos if t is not None and t.verdict]
+            pictures = system.pictures(names_of(demos))
+        if not demos:
+            raise UsageError("there is no demonstration of a success: --num-demos N, or --no-sft")
+        run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
+        with run.timer("training"):
+            metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
+        system.drop(names_of(demos))
+        keep(run, demos, pictures)
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    system.publish(learner.actor, 0)
+    if args.test_tasks:
+        before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
+        metrics |= tested
+        run.report("start", tested, "test_before/success")
+    learner.iteration = 0
+    run.log({**metrics, "charts/iteration": 0}, system.steps)
+    save(learner, system, run)
+    return before
+
+
+def train(args, env, run, learner, system):
+    """Fine-tuning, the iterations, and the evaluations around them."""
+    torch.manual_seed(args.seed)
+
+    def tasks(split):
+        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
+
+    train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
+    test_tasks = test_tasks[: args.test_tasks]
+    order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
+    system.pool.draw_task = lambda number: order[number % len(order)]
+    run.say(f"run folder {run.path}")
+    if run.resumed:
+        restore(learner, system, run, args)
+        before = [t for t in run.trajectories if t.policy == "test before"]
+    else:
+        before = start_actor(learner, system, run, train_tasks, test_tasks, args)
+    system.pool.open = True
+    while learner.iteration < args.iterations:
+        run_iteration(learner, system, run, eval_tasks, args)
+    system.pool.open = False
+    if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
+        save(learner, system, run)
+    after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration, args)
+    run.log({**metrics, "charts/iteration": learner.iteration}, system.steps)
+    run.summary(before, after)
+    print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
+    print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+
+
+def main(args):
+    args.env_id = envs.full_name(args.env_id)
+    for name in "group_size num_workers envs_per_worker num_servers update_epochs minibatches iterations".split():
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    if args.batch_size % args.group_size:
+        raise UsageError(f"--batch-size {args.batch_size} is no multiple of --group-size {args.group_size}")
+    if args.staleness < 0:
+        raise UsageError("--staleness must not be negative")
+    torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        torch.set_num_threads(args.cpu_threads)
+    base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+    learner = Learner(*vlm.load(*base), random.Random(args.seed))
+    env = make_env(args)  # its tasks; the workers have their own
+    pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
+    pool.open = False
+    with Run.create(args, __file__, args.runs_dir, args.resume) as run:
+        system = System(args, pool)
+        try:
+            train(args, env, run, learner, system)
+        except (KeyboardInterrupt, TooManyFaults):
+            if run.latest() is None and learner.optimizer is not None:
+                save(learner, system, run)
+            run.say(f"go on with --resume {run.path}")
+            raise
+        finally:
+            system.close()
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))

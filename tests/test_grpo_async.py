@@ -1,0 +1,295 @@
+"""grpo_async.py's equations and its pool of rollouts, against slow and independent computations."""
+
+import math
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import grpo_async
+from common.actions import Action, ActionError, parse
+from common.replay import Step
+from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
+
+FINITE = st.floats(-3, 3)
+
+
+def by_token(logprob, prox, behave, advantage, eps, dual, cap):
+    """Eq. 1 of one token in plain Python, minus the sign: what is to be minimised."""
+    weight = math.exp(prox - behave)
+    if cap and weight > cap:
+        return 0.0
+    ratio = math.exp(logprob - prox)
+    clipped = min(max(ratio, 1 - eps), 1 + eps)
+    loss = -min(ratio * advantage, clipped * advantage)
+    if dual and advantage < 0:
+        loss = min(loss, dual * abs(advantage))
+    return weight * loss
+
+
+def loss_of(logprob, prox=-1.1, behave=-1.4, advantage=1.0, **options):
+    one = [torch.tensor([[value]], dtype=torch.float64) for value in (logprob, prox, behave)]
+    loss, _ = decoupled_loss(*one, torch.tensor([advantage], dtype=torch.float64), torch.tensor([[True]]), **options)
+    return loss.item()
+
+
+def test_known_values():
+    assert loss_of(-1.0) == pytest.approx(-1.49182, abs=1e-5)
+    assert loss_of(-0.8) == pytest.approx(-1.61983, abs=1e-5)  # clipped
+    assert loss_of(-0.8, prox=-1.4) == pytest.approx(-1.2)  # coupled: pi_behave in pi_prox's place
+    assert loss_of(-1.6, advantage=-1.0) == pytest.approx(1.07989, abs=1e-5)
+    assert loss_of(1.0, advantage=-1.0) == pytest.approx(3 * math.exp(0.3))  # the dual clip
+    assert loss_of(-1.0, behave=-3.0) == 0.0  # pi_prox / pi_behave = 6.7 is above the cap
+    assert loss_of(-1.0, behave=-3.0, behave_cap=0.0) == pytest.approx(-math.exp(1.9) * math.exp(0.1))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_it_is_the_token_by_token_sum_whatever_the_padding(data):
+    rows = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
+    width = max(rows) + data.draw(st.integers(0, 2))
+    values = [[[data.draw(FINITE) for _ in range(3)] for _ in range(width)] for _ in rows]
+    advantages = [data.draw(FINITE) for _ in rows]
+    tensor = torch.tensor(values, dtype=torch.float64)
+    mask = torch.tensor([[t < length for t in range(width)] for length in rows])
+    loss, shares = decoupled_loss(*tensor.unbind(-1), torch.tensor(advantages, dtype=torch.float64), mask)
+    for i, length in enumerate(rows):
+        for t in range(width):
+            expected = by_token(*values[i][t], advantages[i], 0.2, 3.0, 5.0) if t < length else 0.0
+            assert loss[i, t].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+    capped = [math.exp(values[i][t][1] - values[i][t][2]) > 5 for i, length in enumerate(rows) for t in range(length)]
+    assert shares["capped"].item() == pytest.approx(sum(capped) / len(capped))
+
+
+def test_gradients_raise_good_tokens_and_lower_bad_ones():
+    for advantage in (1.0, -1.0):
+        logprobs = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+        prox = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+        behave = torch.tensor([[-1.2, -1.0]], requires_grad=True)
+        mask = torch.tensor([[True, False]])
+        decoupled_loss(logprobs, prox, behave, torch.tensor([advantage]), mask)[0].sum().backward()
+        assert logprobs.grad[0, 0].item() == pytest.approx(-advantage * math.exp(0.2))
+        assert logprobs.grad[0, 1] == 0  # masked
+        assert behave.grad is None or not behave.grad.any()  # a constant
+
+
+def test_outside_the_clip_range_there_is_no_gradient():
+    for logprob, advantage, moves in ((-0.5, 1.0, False), (-0.5, -1.0, True), (-1.5, 1.0, True), (-1.5, -1.0, False)):
+        logprobs = torch.tensor([[logprob]], requires_grad=True)
+        others = torch.tensor([[-1.0]])
+        loss, shares = decoupled_loss(logprobs, others, others, torch.tensor([advantage]), torch.tensor([[True]]))
+        loss.sum().backward()
+        assert bool(logprobs.grad.any()) == moves
+        assert shares["clipped"].item() == (not moves)
+    logprobs = torch.tensor([[0.5]], requires_grad=True)
+    loss, shares = decoupled_loss(logprobs, others, others, torch.tensor([-1.0]), torch.tensor([[True]]))
+    loss.sum().backward()
+    assert loss.item() == 3 and not logprobs.grad.any() and shares["dual_clipped"].item() == 1
+
+
+def test_weights_of_steps():
+    steps = torch.tensor([5, 10, 20])
+    assert step_weights(steps, "constant").tolist() == pytest.approx([0.1] * 3)
+    assert step_weights(steps, "constant", k=4).tolist() == pytest.approx([0.25] * 3)
+    assert step_weights(steps, "trajectory").tolist() == pytest.approx([0.2, 0.1, 0.05])
+    with pytest.raises(ValueError, match="neither"):
+        step_weights(steps, "none")
+
+
+def test_advantages_are_those_of_the_population():
+    assert group_advantages(torch.tensor([1.0, 1, 0, 0, 0, 0, 0, 0])).tolist()[0] == pytest.approx(1.7321, abs=1e-4)
+    assert not group_advantages(torch.full((8,), 0.3)).any()
+
+
+# --- the pool --------------------------------------------------------------------------------------------------------
+
+
+def trajectory(version, reward):
+    return SimpleNamespace(steps=[SimpleNamespace(version=version)], reward=reward)
+
+
+def simulate(seed, eta, group_size, groups, players, batches, straggle=0.0):
+    """A learner that takes a batch whenever there is one; players of random speed. Yields (version, batch, pool)."""
+    rng = random.Random(seed)
+    pool = Pool(lambda number: f"task {number}", group_size, group_size * groups, eta)
+    running, taken = [], 0  # (time left, group, member, version at the beginning)
+    for _ in range(100_000):
+        while len(running) < players and (job := pool.next("player")) is not None:
+            slow = 50 if rng.random() < straggle else 1
+            running.append([rng.randint(1, 6) * slow, *job, pool.version])
+        assert pool.accepted + pool.running <= (eta + pool.version + 1) * pool.batch_size
+        for entry in list(running):
+            entry[0] -= 1
+            if entry[0] <= 0:
+                running.remove(entry)
+                _, group, member, version = entry
+                pool.put(group.number, member, trajectory(version, float(rng.random() < 0.5)))
+        if rng.random() < 0.3 and (batch := pool.take()) is not None:
+            yield pool.version, batch, pool
+            pool.version += 1
+            taken += 1
+            if taken == batches:
+                return
+    raise AssertionError("the pool stands still")
+
+
+@pytest.mark.parametrize("eta", [0, 1, 2, 4])
+@pytest.mark.parametrize("straggle", [0.0, 0.1])
+def test_nothing_older_than_eta_is_ever_taken_and_nothing_stands_still(eta, straggle):
+    for seed in range(5):
+        lags, stale = [], 0
+        for version, batch, pool in simulate(seed, eta, 4, 3, 10, 30, straggle):
+            assert len(batch) == 3 and all(len(group.done) == 4 for group in batch)
+            assert [group.number for group in batch] == sorted(group.number for group in batch)
+            lags += [version - group.oldest() for group in batch]
+            stale = pool.counts["stale"]
+            assert all(group.is_mixed() for group in batch)
+        assert min(lags) >= 0 and max(lags) <= eta
+        assert straggle or not stale  # without stragglers nothing is in vain
+
+
+def test_groups_of_equal_rewards_free_their_place():
+    pool = Pool(str, 2, 4, 0)
+    for number in range(5):
+        (group, first), (_, second) = pool.next("a"), pool.next("a")
+        for member in (first, second):
+            pool.put(group.number, member, trajectory(0, 1.0))
+        assert pool.counts["all_equal"] == number + 1 and pool.accepted == pool.running == 0
+    assert pool.take() is None
+
+
+def test_what_a_lost_player_had_is_played_again_first():
+    pool = Pool(str, 2, 4, 0)
+    jobs = [pool.next(player) for player in ("a", "b", "a", "b")]
+    assert pool.next("a") is None  # eta is 0: no more than a batch
+    assert pool.lost("a") == 2 and pool.counts["lost"] == 2
+    again = [pool.next("c") for _ in range(2)]
+    assert {(group.number, member) for group, member in again} == {(jobs[0][0].number, 0), (jobs[2][0].number, 0)}
+    for group, member in (*again, jobs[1], jobs[3]):
+        pool.put(group.number, member, trajectory(0, float(member)))
+    assert [group.number for group in pool.take()] == [0, 1]
+
+
+def test_a_dropped_task_takes_its_group_with_it():
+    pool = Pool(str, 2, 2, 0)
+    (group, first), (_, second) = pool.next("a"), pool.next("a")
+    pool.put(group.number, first, None)
+    assert pool.counts["faulty"] == 1 and pool.running == 0
+    pool.put(group.number, second, trajectory(0, 1.0))  # comes too late
+    other, _ = pool.next("a")
+    assert other.number == 1 and pool.take() is None
+
+
+def test_after_a_resume_the_bound_holds():
+    pool = Pool(str, 4, 8, 2)
+    pool.set_state({"version": 5, "begun": 40, "counts": {"stale": 1}})
+    begun = 0
+    while pool.next("a") is not None:
+        begun += 1
+    assert begun == (2 + 1) * 8 and min(pool.making) == 40
+    assert pool.state()["version"] == 5
+
+
+# --- what an agent says ----------------------------------------------------------------------------------------------
+
+SIZE = (1280, 720)
+
+
+@pytest.mark.parametrize(
+    "answer, action",
+    [
+        ("click x0 y7", 'do(action="Click", argument="80,675")'),
+        ("click x7 y0", 'do(action="Click", argument="1200,45")'),
+        ("done", 'exit(message="done")'),
+        ("answer 3", 'exit(message="3")'),
+        ('<tool_call>{"name": "click", "arguments": {"coordinate": [500, 1000]}}</tool_call>',
+         'do(action="Click", argument="640,719")'),
+        ('<tool_call>{"name": "double_click", "arguments": {"coordinate": [0, 0]}}</tool_call>',
+         'do(action="Double Click", argument="0,0")'),
+        ('<tool_call>{"name": "hover", "arguments": {"mark": 7}}</tool_call>', 'do(action="Hover", element="7")'),
+        ('<tool_call>{"name": "type", "arguments": {"text": "a", "coordinate": [10, 20], "enter": true}}</tool_call>',
+         'do(action="Search", argument="a", element="13,14")'),
+        ('<tool_call>{"name": "type", "arguments": {"text": "a"}}</tool_call>',
+         'do(action="Type", argument="a", element="focus")'),
+        ('<tool_call>{"name": "scroll", "arguments": {"direction": "down"}}</tool_call>', 'do(action="Scroll Down")'),
+        ('<tool_call>{"name": "scroll", "arguments": {"direction": "up", "coordinate": [500, 500]}}</tool_call>',
+         'do(action="Scroll Up", element="640,360")'),
+        ('<tool_call>{"name": "drag", "arguments": {"from": [0, 0], "to": [1000, 1000]}}</tool_call>',
+         'do(action="Drag", argument="0,0,1279,719")'),
+        ('<tool_call>{"name": "key", "arguments": {"key": "Enter"}}</tool_call>', 'do(action="Press Enter")'),
+        ('<tool_call>{"name": "wait", "arguments": {}}</tool_call>', 'do(action="Wait")'),
+        ('<tool_call>{"name": "back"}</tool_call>', "go_backward()"),
+        ('<tool_call>{"name": "goto", "arguments": {"url": "http://a.b/"}}</tool_call>',
+         'do(action="Goto", argument="http://a.b/")'),
+        ('<tool_call>{"name": "answer", "arguments": {"content": "12 \\"km\\""}}</tool_call>',
+         'exit(message="12 \\"km\\"")'),
+        ('<think>click <tool_call>{"name": "wait"}</tool_call></think><tool_call>{"name": "back"}</tool_call>',
+         "go_backward()"),
+    ],
+)  # fmt: skip
+def test_answers_are_actions(answer, action):
+    assert parse(grpo_async.read_action(answer, SIZE)) == parse(action)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "click x9",
+        "click here",
+        "answer",
+        "<tool_call>{}</tool_call>",
+        "<tool_call>[1]</tool_call>",
+        '<tool_call>{"name": "fly", "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "click", "arguments": {"coordinate": [1]}}</tool_call>',
+        '<tool_call>{"name": "click", "arguments": {"coordinate": ["a", null]}}</tool_call>',
+        '<tool_call>{"name": "click", "arguments": {"coordinate": [Infinity, NaN]}}</tool_call>',
+        '<tool_call>{"name": "scroll", "arguments": {"direction": "left"}}</tool_call>',
+        '<tool_call>{"name": "click", "arguments": "x"}</tool_call>',
+        '<tool_call>{"name": ["click"], "arguments": {}}</tool_call>',
+    ],
+)
+def test_what_is_no_action_is_left_for_the_environment_to_refuse(answer):
+    assert grpo_async.read_action(answer, SIZE) == answer
+    with pytest.raises(ActionError):
+        parse(answer)
+
+
+@given(st.text(max_size=200))
+def test_no_answer_breaks_the_reader(text):
+    grpo_async.read_action(text, SIZE)
+    grpo_async.read_action(f"<tool_call>{text}</tool_call>", SIZE)
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_demonstrations_say_what_is_read_back(chat):
+    obs = {"boxes": {"3": (100, 200, 40, 20)}}
+    said = grpo_async.write_action('do(action="Click", element="3")', obs, SIZE, chat)
+    x, y = map(int, parse(grpo_async.read_action(said, SIZE)).argument.split(","))
+    assert abs(x - 120) <= (1 if chat else 80) and abs(y - 210) <= (1 if chat else 45)
+    for message in ("done", "3"):
+        said = grpo_async.write_action(f'exit(message="{message}")', obs, SIZE, chat)
+        assert parse(grpo_async.read_action(said, SIZE)) == Action("Exit", None, message)
+
+
+def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(monkeypatch):
+    shown = []
+    template = SimpleNamespace(
+        chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
+    )
+    monkeypatch.setattr(grpo_async.vlm, "encode", lambda processor, text, images: images)
+    steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
+    obs = {"screenshot": b"now", "error": "covered"}
+    processor = SimpleNamespace(tokenizer=template)
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
+    turns = shown[-1]
+    assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
+    pictures = [sum(part["type"] == "image" for part in turn["content"]) for turn in turns if turn["role"] == "user"]
+    assert pictures == [0, 1, 1, 1]
+    assert "buy it" in turns[1]["content"][0]["text"] and "covered" in turns[-1]["content"][0]["text"]
+    said = [turn["content"][0]["text"] for turn in turns if turn["role"] == "assistant"]
+    assert said == ["said 0", "said 1", "said 2"]
