@@ -401,7 +401,7 @@ def write_card(args, out, parameters, rates):
     (out / "README.md").write_text(f"""# The tiny base model that sees
 
 A Llava-style model of {parameters:,} parameters (a convolutional tower of ours, common/tiny_vision.py), trained from
-scratch on drawn pictures of single pages. It finds things by size, colour, shape and place, and counts up to six; it
+scratch on drawn pictures of single pages. It finds things by size, colour, shape and place, and counts some; it
 knows no task and no order of pages.
 
 - made by `python tools/pretrain_vl.py` at commit {commit.strip()} ({json.dumps(settings)})
