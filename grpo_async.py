@@ -25,6 +25,7 @@ import math
 import os
 import random
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -38,7 +39,7 @@ import envs
 from common import llm, vlm
 from common.actions import Action, format_action, parse
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.rollout import FaultLog, demonstrate, play, play_until_sound
+from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
 from common.screen import NORMAL, to_normal, to_pixels
 from common.stats import evaluation_metrics, rollout_metrics
@@ -266,13 +267,18 @@ class Group:
         """The version of the oldest step in it."""
         return min(step.version for t in self.done.values() for step in t.steps)
 
+    def begins_alike(self):
+        """Whether all saw the same at first: else their rewards do not compare."""
+        return len({t.steps[0].hash for t in self.done.values()}) == 1
+
     def is_mixed(self):
         """Whether its rewards differ: without that there is nothing to learn from it."""
         return len({t.reward for t in self.done.values()}) > 1
 
 
 class Pool:
-    """Which rollouts may begin, and which groups the learner gets (ALGORITHMS 4.6). Counted in trajectories:
+    """Which rollouts may begin, and which groups the learner gets, by the rule of the released code (AReaL's staleness
+    manager), by groups. Counted in trajectories:
 
         accepted + running + G <= (eta + version + 1) * B
 
@@ -286,7 +292,6 @@ class Pool:
         self.dynamic_sampling = dynamic_sampling
         self.version = self.accepted = self.begun = 0
         self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
-        self.playing = {}  # (number, member) -> who plays it
         self.counts, self.open = Counter(), True
         self.discarded = []  # trajectories that nobody will train on
 
@@ -298,7 +303,7 @@ class Pool:
         """How many rollouts more may begin now."""
         return (self.eta + self.version + 1) * self.batch_size - self.accepted - self.running
 
-    def next(self, player):
+    def next(self):
         """(group, member) to play next, or None where none may begin."""
         if not self.open:
             return None
@@ -309,13 +314,10 @@ class Pool:
             group = Group(self.begun, self.draw_task(self.begun), list(range(self.group_size)))
             self.making[group.number] = group
             self.begun += 1
-        member = group.todo.pop(0)
-        self.playing[group.number, member] = player
-        return group, member
+        return group, group.todo.pop(0)
 
     def put(self, number, member, trajectory):
         """A member's trajectory, or None where its task had to be dropped: then its group is, too."""
-        self.playing.pop((number, member), None)
         group = self.making.get(number)
         if group is None:  # another member's task was dropped
             self.discarded += [trajectory] if trajectory is not None else []
@@ -327,6 +329,9 @@ class Pool:
         if len(group.done) < self.group_size:
             return
         del self.making[number]
+        if not group.begins_alike():
+            self._discard(group, "unlike")
+            return
         if self.dynamic_sampling and not group.is_mixed():
             self._discard(group, "all_equal")
             return
@@ -336,20 +341,9 @@ class Pool:
 
     def put_back(self, number, member):
         """Whoever played a member is gone: it is to be played again."""
-        self.playing.pop((number, member), None)
         self.counts["lost"] += 1
         if number in self.making:
             self.making[number].todo.insert(0, member)
-
-    def lost(self, player):
-        """Somebody is gone: what he played is to be played again. How many episodes that were."""
-        gone = [place for place, who in self.playing.items() if who == player]
-        for number, member in gone:
-            del self.playing[number, member]
-            if number in self.making:
-                self.making[number].todo.insert(0, member)
-        self.counts["lost"] += len(gone)
-        return len(gone)
 
     def _discard(self, group, reason):
         self.counts[reason] += 1
@@ -368,6 +362,13 @@ class Pool:
         batch, self.ready = self.ready[:wanted], self.ready[wanted:]
         return batch
 
+    def give_back(self, groups, lost):
+        """Groups of a batch that cannot be trained on, because the others, `lost`, have no screenshots any more."""
+        self.ready = groups + self.ready
+        self.accepted -= len(lost) * self.group_size
+        for group in lost:
+            self._discard(group, "no_pictures")
+
     def state(self):
         """What a checkpoint holds: rollouts in the making and waiting are played again."""
         return {"version": self.version, "begun": self.begun, "counts": dict(self.counts)}
@@ -376,7 +377,7 @@ class Pool:
         """After a resume what was consumed counts as accepted, and nothing else: version * B."""
         self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
         self.accepted = self.version * self.batch_size
-        self.making, self.ready, self.playing = {}, [], {}
+        self.making, self.ready = {}, []
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -406,13 +407,12 @@ def is_chat(processor, prompt_format):
 
 
 def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's vlm.Prompt: the task, what was answered before (the last rounds with their screenshots), and the
-    screenshot now. Its images are the newest screenshots of the steps, then the observation's."""
-    shown = steps[len(steps) - history_images + 1 :] if history_images > 1 else []
-    images = [step.screenshot for step in shown] + [obs["screenshot"]]
+    """The agent's vlm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
+    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
     if not is_chat(processor, prompt_format):
         last = f" after {steps[-1].action}" if steps else ""
-        return vlm.encode(processor, f"{instruction}{last}<image><answer>", images[-1:])
+        return vlm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
+    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
     error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
     turns = [{"role": "system", "content": [{"type": "text", "text": SYSTEM}]}]
     for number, step in enumerate(steps):
@@ -424,6 +424,11 @@ def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", histo
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     return vlm.encode(processor, text, images)
+
+
+def shown_steps(steps, history_images):
+    """The earlier steps whose screenshots are in a chat's prompt."""
+    return steps[max(0, len(steps) - history_images + 1) :]
 
 
 def without_thoughts(answer):
@@ -499,11 +504,24 @@ def tool_answer(name, arguments):
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
-class ScreenshotStore:
-    """Screenshots by id: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the id."""
+STORE = "store"  # the actors' names
+SERVER = "policy server {}"
+
+
+class Store:
+    """Screenshots by name: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the name.
+    And the newest weights, for a policy server that is started anew."""
 
     def __init__(self):
-        self.pictures, self.uses = {}, Counter()
+        self.pictures, self.uses, self.weights = {}, Counter(), None
+
+    def put_weights(self, weights, version):
+        """`weights`: Ray's reference, in a list, so that it stays one."""
+        self.weights = weights, version
+
+    def newest(self):
+        """What `put_weights` was given, or None."""
+        return self.weights
 
     def put(self, name, data):
         """One use more of a picture; equal pictures have equal names."""
@@ -531,13 +549,19 @@ class PolicyServer:
     """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
     batches, and every answer says by which version it was sampled."""
 
-    def __init__(self, base, max_new_tokens, threads, store):
+    def __init__(self, base, max_new_tokens, threads):
+        import ray
+
         if threads:
             torch.set_num_threads(threads)
         self.model, self.processor = vlm.load(*base)
-        self.store, self.max_new_tokens, self.version = store, max_new_tokens, 0
+        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), max_new_tokens, 0
         self.waiting, self.running, self.lock = [], None, asyncio.Lock()
         self.tokens, self.busy = 0, 0.0
+        newest = ray.get(self.store.newest.remote())
+        if newest is not None:  # this one takes the place of another that was lost
+            (weights,), self.version = newest
+            vlm.fill(self.model, ray.get(weights))
 
     async def complete(self, prompt, images, seed, temperature):
         """The Completion of a prompt's token ids; `images` are names of the store's pictures."""
@@ -587,10 +611,13 @@ class PolicyServer:
 
 
 class RolloutWorker:
-    """Episodes in one browser, `slots` at once."""
+    """Episodes in one browser, `envs_per_worker` at once."""
 
-    def __init__(self, args, server, store, number):
-        self.args, self.server, self.store = args, server, store
+    def __init__(self, args, number):
+        import ray
+
+        self.args, self.store = args, ray.get_actor(STORE)
+        self.server = ray.get_actor(SERVER.format(number % args.num_servers))
         self.processor = vlm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
         self.root, self.free = make_env(args), None
@@ -602,60 +629,63 @@ class RolloutWorker:
                 self.free.put_nowait(env)
         return await self.free.get()
 
-    def _prompt(self, instruction, steps, obs):
-        """`agent_prompt` with the names of pictures in the place of those of earlier steps."""
-        return agent_prompt(self.processor, instruction, steps, obs, self.args.prompt_format, self.args.history_images)
-
     async def play(self, task, seed, temperature):
-        """(Trajectory or None where the task was dropped, the faults on the way)."""
-        env, log = await self._slot(), FaultLog(window=10**9)
+        """(Trajectory or None where the task was dropped, the faults on the way). Its steps' screenshots are in the
+        store, one use of each."""
 
-        async def policy(prompt, own_seed):
-            names = []
-            for picture in prompt.images:
-                name = picture_name(picture)
-                await self.store.put.remote(name, picture)
-                names.append(name)
-            await self._delay()
-            return await self.server.complete.remote(list(prompt), names, own_seed, temperature)
+        async def episode(env, task, attempt, album):
+            async def policy(prompt, own_seed):
+                names = [await album.show(self.store, picture) for picture in prompt.images]
+                await self._delay()
+                return await self.server.complete.remote(list(prompt), names, own_seed, temperature)
 
-        async def play_once(env, task, attempt, index):
-            decode, read = self._decode, lambda answer: read_action(answer, self.args.viewport)
-            return await play(env, task, policy, self._prompt, decode, seed, attempt, picture_name, read)
+            read = partial(read_action, size=self.args.viewport)
+            prompt = partial(self._prompt, album)
+            return await play(env, task, policy, prompt, self._decode, seed, attempt, picture_name, read)
 
-        try:
-            trajectory = await play_until_sound(env, task, 0, play_once, log)
-        finally:
-            self.free.put_nowait(env)
-        return trajectory, log
-
-    async def _delay(self):
-        if self.args.page_delay:
-            await asyncio.sleep(self.args.page_delay * math.exp(self.rng.gauss(0.0, self.args.page_delay_sigma)))
+        return await self._play(task, episode)
 
     async def demonstrate(self, task):
-        """The same of the oracle's episode, its screenshots in the store."""
-        env, log, pictures = await self._slot(), FaultLog(window=10**9), {}
+        """The same of the oracle's episode."""
         chat, size = is_chat(self.processor, self.args.prompt_format), self.args.viewport
 
-        def write(action, thought, obs):
-            return write_action(action, obs, size, chat)
+        async def episode(env, task, attempt, album):
+            def write(action, thought, obs):
+                return write_action(action, obs, size, chat)
 
-        def store_image(picture):
-            name = picture_name(picture)
-            pictures[name] = picture
-            return name
+            played = await demonstrate(env, task, partial(self._prompt, album), self._encode, write, picture_name)
+            for step in played.steps:
+                await album.show(self.store, album.pictures[step.screenshot])
+            return played
+
+        return await self._play(task, episode)
+
+    async def _play(self, task, episode):
+        env, log = await self._slot(), FaultLog(window=10**9)
 
         async def play_once(env, task, attempt, index):
-            return await demonstrate(env, task, self._prompt, self._encode, write, store_image)
+            album = Album()
+            try:
+                return await episode(env, task, attempt, album)
+            except BaseException:  # of an episode that ended in a fault nobody asks for them
+                self.store.drop.remote(list(album.shown))
+                raise
 
         try:
-            trajectory = await play_until_sound(env, task, 0, play_once, log)
+            return await play_until_sound(env, task, 0, play_once, log), log
         finally:
             self.free.put_nowait(env)
-        for step in trajectory.steps if trajectory is not None else ():
-            await self.store.put.remote(step.screenshot, pictures[step.screenshot])
-        return trajectory, log
+
+    def _prompt(self, album, instruction, steps, obs):
+        """`agent_prompt`, for steps that have only the names of their screenshots."""
+        album.pictures[picture_name(obs["screenshot"])] = obs["screenshot"]
+        steps = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps]
+        return agent_prompt(self.processor, instruction, steps, obs, self.args.prompt_format, self.args.history_images)
+
+    async def _delay(self):
+        """What a slow site costs (--page-delay)."""
+        if self.args.page_delay:
+            await asyncio.sleep(self.args.page_delay * math.exp(self.rng.gauss(0.0, self.args.page_delay_sigma)))
 
     def _decode(self, ids):
         stops = self.processor.tokenizer.all_special_ids
@@ -669,9 +699,23 @@ class RolloutWorker:
         await self.root.close()
 
 
+class Album:
+    """An episode's screenshots by name, and which of them the store has."""
+
+    def __init__(self):
+        self.pictures, self.shown = {}, []
+
+    async def show(self, store, picture):
+        """The picture's name, once the store has it."""
+        name = picture_name(picture)
+        if name not in self.shown:
+            await store.put.remote(name, picture)
+            self.shown.append(name)
+        return name
+
+
 def picture_name(picture):
-    """A name for a file's bytes; what is a name already stays one."""
-    return picture if isinstance(picture, str) else hashlib.sha256(picture).hexdigest()[:32]
+    return hashlib.sha256(picture).hexdigest()[:32]
 
 
 def make_env(args):
@@ -687,7 +731,6 @@ class Listing:
     call: object
     todo: list
     outcomes: dict = field(default_factory=dict)
-    count: int = 0
 
 
 class System:
@@ -699,25 +742,35 @@ class System:
 
         self.ray, self.args, self.pool = ray, args, pool
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
         if args.ray_address:
             ray.init(args.ray_address, logging_level="ERROR")
         else:
             cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
             ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
-        forever = {"max_restarts": -1, "num_cpus": 1}
-        self.store = ray.remote(ScreenshotStore).options(**forever | {"num_cpus": 0}).remote()
-        server = ray.remote(PolicyServer).options(**forever, num_gpus=args.gpus_per_server, max_concurrency=1000)
+        signal.signal(signal.SIGTERM, on_terminate)
+        # Ray starts a lost store or server anew and asks it once more what was asked of the lost one.
+        forever = {"max_restarts": -1, "max_task_retries": -1}
+        self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
         base = args.model_id, args.lora_rank, args.load_in_4bit
-        settings = args.max_new_tokens, args.cpu_threads, self.store
-        self.servers = [server.remote(base, *settings) for _ in range(args.num_servers)]
-        worker = ray.remote(RolloutWorker).options(**forever, max_concurrency=args.envs_per_worker + 2)
-        self.workers = [
-            worker.remote(args, self.servers[n % args.num_servers], self.store, n) for n in range(args.num_workers)
+        options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
+        self.servers = [
+            ray.remote(PolicyServer)
+            .options(**options, name=SERVER.format(number))
+            .remote(base, args.max_new_tokens, args.cpu_threads)
+            for number in range(args.num_servers)
         ]
+        self.workers = [self._start_worker(number) for number in range(args.num_workers)]
         self.changed, self.listing, self.error, self.stopping = threading.Condition(), None, None, False
-        self.faults, self.steps, self.weights, self.version = FaultLog(), 0, None, 0
+        slots = args.num_workers * args.envs_per_worker
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * slots))
+        self.steps, self.weights, self.version = 0, None, 0
         self.loop, self.wake, self.thread = None, None, threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
+
+    def _start_worker(self, number):
+        worker = self.ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=self.args.envs_per_worker + 2)
+        return worker.remote(self.args, number)
 
     # --- the thread that plays
 
@@ -733,7 +786,7 @@ class System:
             asyncio.run(slots())
         except BaseExceptionGroup as errors:
             with self.changed:
-                self.error = errors.exceptions[0]
+                self.error = getattr(errors.exceptions[0], "cause", errors.exceptions[0])  # what happened in an actor
                 self.changed.notify_all()
 
     async def _slot(self, number):
@@ -746,33 +799,38 @@ class System:
             if job is None:
                 await self.wake.wait()
                 continue
-            call, done, again = job
+            call, done, again, worker = job
             try:
-                outcome = await call
-            except self.ray.exceptions.RayActorError as error:  # Ray starts it anew
-                outcome = error
+                done = partial(done, await call)
+            except self.ray.exceptions.RayActorError:
+                done = partial(self._lost, number, worker, again)
             with self.changed:
-                if isinstance(outcome, Exception):
-                    again()
-                    self.faults.record(EnvFault(f"rollout worker {number} is gone"))
-                else:
-                    done(outcome)
+                done()
                 self.changed.notify_all()
             self.wake.set()
 
     def _next(self, number):
-        """(what is awaited, what to do with what comes, what to do if the worker is lost), or None."""
+        """(what is awaited, what to do with what comes, what to do if the worker is lost, the worker), or None."""
         worker, listing = self.workers[number], self.listing
         if listing is not None and listing.todo:
             index = listing.todo.pop(0)
-            return listing.call(worker, index), partial(self._listed, index), partial(listing.todo.insert, 0, index)
-        job = self.pool.next(number)
+            again = partial(listing.todo.insert, 0, index)
+            return listing.call(worker, index), partial(self._listed, index), again, worker
+        job = self.pool.next()
         if job is None:
             return None
         group, member = job
         seed = llm.seed_of(self.args.seed, group.number, member)
         call = worker.play.remote(group.task, seed, self.args.temperature)
-        return call, partial(self._played, group.number, member), partial(self.pool.put_back, group.number, member)
+        place = group.number, member
+        return call, partial(self._played, *place), partial(self.pool.put_back, *place), worker
+
+    def _lost(self, number, worker, again):
+        """An episode was lost with its worker: it is played again, by another one in its place."""
+        again()
+        if self.workers[number] is worker:  # the first slot that notices
+            self.faults.record(EnvFault(f"rollout worker {number} is gone"))
+            self.workers[number] = self._start_worker(number)
 
     def _listed(self, index, outcome):
         trajectory, log = outcome
@@ -820,10 +878,10 @@ class System:
             if self.loop is not None:
                 self.loop.call_soon_threadsafe(self.wake.set)
 
-    def list(self, call, count):
+    def play_each(self, call, count):
         """What came of `call(worker, index)` for 0 to count - 1, None for what was dropped."""
         with self.changed:
-            self.listing = Listing(call, list(range(count)), count=count)
+            self.listing = Listing(call, list(range(count)))
         outcomes = self._wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
         self.listing = None
         return [outcomes[index] for index in range(count)]
@@ -837,9 +895,10 @@ class System:
 
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""
-        self.weights = self.ray.put(vlm.trained(model))
+        self.weights = self.ray.put(vlm.trained(model))  # kept: the store's reference lives as long as ours
         with self.changed:
             self.version = self.pool.version = version
+        self.ray.get(self.store.put_weights.remote([self.weights], version))
         self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
         self._notify()
 
@@ -854,17 +913,16 @@ class System:
         self.store.drop.remote(names)
 
     def give_back(self, groups, lost):
-        """Groups of a batch that cannot be trained on yet, because `lost` others have lost their screenshots."""
+        """See `Pool.give_back`."""
         with self.changed:
-            self.pool.ready = groups + self.pool.ready
-            self.pool.accepted -= lost * self.args.group_size
-            self.pool.counts["no_pictures"] += lost
+            self.pool.give_back(groups, lost)
+            self._forget()
         self._notify()
 
     def metrics(self):
         """Faults, what was gathered in vain, and what the servers did, so far."""
         servers = self.ray.get([server.statistics.remote() for server in self.servers])
-        counts = {f"pool/{name}": self.pool.counts[name] for name in ("stale", "all_equal", "faulty", "lost")}
+        counts = {f"pool/{name}": self.pool.counts[name] for name in LOST}
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
             "rollout/fault_rate": self.faults.rate,
@@ -936,13 +994,14 @@ def pair_lengths(pairs):
 
 def prompt_of(trajectory, t, pictures, history_images):
     """The vlm.Prompt of a step: its ids, and the screenshots that it was shown."""
-    shown = trajectory.steps[max(0, t - history_images + 1) : t + 1]
+    shown = [*shown_steps(trajectory.steps[:t], history_images), trajectory.steps[t]]
     return vlm.Prompt(trajectory.steps[t].prompt_ids, [pictures[step.screenshot] for step in shown])
 
 
 def logprobs_of(model, pairs, pictures, learner, args):
     """Log-probs [N, T] of the pairs' action tokens under a model, and their mask."""
-    prompts = [prompt_of(t, i, pictures, args.history_images) for t, i in pairs]
+    count = args.history_images if is_chat(learner.processor, args.prompt_format) else 1
+    prompts = [prompt_of(t, i, pictures, count) for t, i in pairs]
     return vlm.token_logprobs(
         model, learner.processor, prompts, [t.steps[i].action_ids for t, i in pairs], args.temperature
     )
@@ -1113,8 +1172,12 @@ def keep(run, trajectories, pictures):
     run.trajectories.append(trajectories)
 
 
+LOST = "stale", "all_equal", "unlike", "faulty", "lost", "no_pictures"  # why groups (lost: episodes) were in vain
+
+
 def names_of(trajectories):
-    return [step.screenshot for trajectory in trajectories for step in trajectory.steps if step.screenshot]
+    """Their screenshots' names, each once a trajectory: the store counts a use for each."""
+    return [name for t in trajectories for name in sorted({step.screenshot for step in t.steps if step.screenshot})]
 
 
 def evaluate(system, run, tasks, name, iteration, args):
@@ -1124,7 +1187,7 @@ def evaluate(system, run, tasks, name, iteration, args):
         return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature)
 
     with run.timer("waiting"):
-        trajectories = [t for t in system.list(call, len(tasks)) if t is not None]
+        trajectories = [t for t in system.play_each(call, len(tasks)) if t is not None]
         pictures = system.pictures(names_of(trajectories))
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy = iteration, name
@@ -1134,9 +1197,8 @@ def evaluate(system, run, tasks, name, iteration, args):
 
 
 def staleness(groups, version):
-    """How many versions behind the steps are, and what a group's bound is. Metrics."""
+    """How many versions behind the steps are. Metrics."""
     lags = [version - step.version for g in groups for t in g.done.values() for step in t.steps]
-    assert max(lags) <= max(version - g.oldest() for g in groups)
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)}
 
 
@@ -1148,7 +1210,7 @@ def collect(system, args):
         whole = [g for g in groups if all(name in pictures for name in names_of(g.done.values()))]
         if len(whole) == len(groups):
             return groups, pictures
-        system.give_back(whole, len(groups) - len(whole))
+        system.give_back(whole, [g for g in groups if g not in whole])
 
 
 def run_iteration(learner, system, run, eval_tasks, args):
@@ -1185,7 +1247,7 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
     if args.sft:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
-            demos = system.list(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+            demos = system.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
             demos = [t for t in demos if t is not None and t.verdict]
             pictures = system.pictures(names_of(demos))
         if not demos:

@@ -59,6 +59,7 @@ def group(task):
 FROZEN = {
     "arena-v1": {"train": "87d123b04001d95c", "eval": "b6a76f2cef88cbc2", "test": "b942bc6c5ee8a3a0"},
     "arena-v2": {"train": "c91f09fb9976b025", "eval": "9e72bf7eced79673", "test": "9c38520c87c6bf97"},
+    "gallery-v1": {"train": "407dccd7a39965d7", "eval": "a9f6af9ace935610", "test": "2cd257be78f9b733"},
 }
 
 

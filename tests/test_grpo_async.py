@@ -1,18 +1,24 @@
 """grpo_async.py's equations and its pool of rollouts, against slow and independent computations."""
 
+import copy
+import io
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import grpo_async
+from common import vlm
 from common.actions import Action, ActionError, parse
 from common.replay import Step
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
+from tools import pretrain_vl
 
 FINITE = st.floats(-3, 3)
 
@@ -107,8 +113,8 @@ def test_advantages_are_those_of_the_population():
 # --- the pool --------------------------------------------------------------------------------------------------------
 
 
-def trajectory(version, reward):
-    return SimpleNamespace(steps=[SimpleNamespace(version=version)], reward=reward)
+def trajectory(version, reward, first="same", shown="a"):
+    return SimpleNamespace(steps=[SimpleNamespace(version=version, hash=first, screenshot=shown)], reward=reward)
 
 
 def simulate(seed, eta, group_size, groups, players, batches, straggle=0.0):
@@ -117,7 +123,7 @@ def simulate(seed, eta, group_size, groups, players, batches, straggle=0.0):
     pool = Pool(lambda number: f"task {number}", group_size, group_size * groups, eta)
     running, taken = [], 0  # (time left, group, member, version at the beginning)
     for _ in range(100_000):
-        while len(running) < players and (job := pool.next("player")) is not None:
+        while len(running) < players and (job := pool.next()) is not None:
             slow = 50 if rng.random() < straggle else 1
             running.append([rng.randint(1, 6) * slow, *job, pool.version])
         assert pool.accepted + pool.running <= (eta + pool.version + 1) * pool.batch_size
@@ -154,32 +160,71 @@ def test_nothing_older_than_eta_is_ever_taken_and_nothing_stands_still(eta, stra
 def test_groups_of_equal_rewards_free_their_place():
     pool = Pool(str, 2, 4, 0)
     for number in range(5):
-        (group, first), (_, second) = pool.next("a"), pool.next("a")
+        (group, first), (_, second) = pool.next(), pool.next()
         for member in (first, second):
             pool.put(group.number, member, trajectory(0, 1.0))
         assert pool.counts["all_equal"] == number + 1 and pool.accepted == pool.running == 0
     assert pool.take() is None
 
 
-def test_what_a_lost_player_had_is_played_again_first():
+def test_what_was_lost_is_played_again_first():
     pool = Pool(str, 2, 4, 0)
-    jobs = [pool.next(player) for player in ("a", "b", "a", "b")]
-    assert pool.next("a") is None  # eta is 0: no more than a batch
-    assert pool.lost("a") == 2 and pool.counts["lost"] == 2
-    again = [pool.next("c") for _ in range(2)]
-    assert {(group.number, member) for group, member in again} == {(jobs[0][0].number, 0), (jobs[2][0].number, 0)}
+    jobs = [pool.next() for _ in range(4)]
+    assert pool.next() is None  # eta is 0: no more than a batch
+    for group, member in (jobs[0], jobs[2]):
+        pool.put_back(group.number, member)
+    again = [pool.next() for _ in range(2)]
+    assert pool.counts["lost"] == 2 and pool.next() is None
+    assert {(group.number, member) for group, member in again} == {(0, 0), (1, 0)}
     for group, member in (*again, jobs[1], jobs[3]):
         pool.put(group.number, member, trajectory(0, float(member)))
     assert [group.number for group in pool.take()] == [0, 1]
 
 
+def complete(pool, *ends):
+    """The next group, with a trajectory for each of its members."""
+    for end in ends:
+        group, member = pool.next()
+        pool.put(group.number, member, end)
+    return group
+
+
+def test_rollouts_that_began_with_something_else_are_no_group():
+    pool = Pool(str, 2, 2, 1)
+    complete(pool, trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that"))
+    assert pool.counts["unlike"] == 1 and pool.accepted == pool.running == 0 and pool.take() is None
+    assert len(pool.discarded) == 2
+
+
+def test_groups_without_screenshots_are_gathered_again_and_the_others_wait():
+    pool = Pool(str, 2, 4, 0)
+    first, second = (complete(pool, trajectory(0, 0.0), trajectory(0, 1.0)) for _ in range(2))
+    assert pool.take() == [first, second] and pool.next() is None
+    pool.give_back([second], [first])
+    assert pool.counts["no_pictures"] == 1 and pool.take() is None
+    third = complete(pool, trajectory(0, 0.0), trajectory(0, 1.0))
+    assert pool.take() == [second, third]
+
+
+def test_the_store_keeps_a_picture_as_long_as_somebody_uses_it():
+    store = grpo_async.Store()
+    for name in ("a", "a", "b"):
+        store.put(name, name.encode())
+    one = SimpleNamespace(steps=[SimpleNamespace(screenshot=name) for name in ("a", "a", "b")])  # it saw "a" twice
+    assert grpo_async.names_of([one]) == ["a", "b"]
+    store.drop(grpo_async.names_of([one]))
+    assert store.get(["a", "b"]) == [b"a", None] and store.size() == (1, 1)
+    store.drop(["a", "never"])
+    assert store.size() == (0, 0)
+
+
 def test_a_dropped_task_takes_its_group_with_it():
     pool = Pool(str, 2, 2, 0)
-    (group, first), (_, second) = pool.next("a"), pool.next("a")
+    (group, first), (_, second) = pool.next(), pool.next()
     pool.put(group.number, first, None)
     assert pool.counts["faulty"] == 1 and pool.running == 0
     pool.put(group.number, second, trajectory(0, 1.0))  # comes too late
-    other, _ = pool.next("a")
+    other, _ = pool.next()
     assert other.number == 1 and pool.take() is None
 
 
@@ -187,7 +232,7 @@ def test_after_a_resume_the_bound_holds():
     pool = Pool(str, 4, 8, 2)
     pool.set_state({"version": 5, "begun": 40, "counts": {"stale": 1}})
     begun = 0
-    while pool.next("a") is not None:
+    while pool.next() is not None:
         begun += 1
     assert begun == (2 + 1) * 8 and min(pool.making) == 40
     assert pool.state()["version"] == 5
@@ -285,6 +330,12 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     obs = {"screenshot": b"now", "error": "covered"}
     processor = SimpleNamespace(tokenizer=template)
     assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
+    every = ["picture 0", "picture 1", "picture 2", b"now"]
+    for length in range(4):
+        for count in range(1, 7):
+            prompt = grpo_async.agent_prompt(processor, "buy it", steps[:length], obs, "chat", count)
+            assert prompt == [*every[:length], b"now"][-count:]
+            assert sum(part["type"] == "image" for turn in shown[-1] for part in turn["content"]) == len(prompt)
     assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
     turns = shown[-1]
     assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
@@ -293,3 +344,133 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     assert "buy it" in turns[1]["content"][0]["text"] and "covered" in turns[-1]["content"][0]["text"]
     said = [turn["content"][0]["text"] for turn in turns if turn["role"] == "assistant"]
     assert said == ["said 0", "said 1", "said 2"]
+
+
+# --- the update ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def seeing():
+    """(model, processor, {name: picture}) of tiny-vl's kind, random."""
+    torch.manual_seed(0)
+    tokenizer = pretrain_vl.build_tokenizer()
+    model = pretrain_vl.build_model(tokenizer, pretrain_vl.Args(hidden_size=32, num_layers=1, num_heads=2)).eval()
+    pictures = {}
+    for number in range(3):
+        marks, *_ = pretrain_vl.Scenes(pretrain_vl.Args(), tokenizer).example(number, 0)
+        out = io.BytesIO()
+        Image.fromarray(pretrain_vl.paint(marks).round().astype("uint8")).save(out, "PNG")
+        pictures[f"picture {number}"] = out.getvalue()
+    return model, pretrain_vl.build_processor(tokenizer), pictures
+
+
+def played_groups(seeing, seed=0):
+    """Two groups of three, of 1 to 4 steps, whose log-probs at sampling are somewhat off; one group is all-equal."""
+    model, processor, pictures = seeing
+    rng, groups = random.Random(seed), []
+    for number, rewards in enumerate(((1.0, 0.0, 0.0), (1.0, 1.0, 1.0))):
+        group = grpo_async.Group(number, None)
+        for member, reward in enumerate(rewards):
+            steps = []
+            for _ in range(rng.randint(1, 4)):
+                name = rng.choice(list(pictures))
+                prompt = vlm.encode(processor, "buy a small red cross<image><answer>", [pictures[name]])
+                action = [rng.randrange(5, 90) for _ in range(rng.randint(1, 4))]
+                with torch.no_grad():
+                    logprobs, _ = vlm.token_logprobs(model, processor, [prompt], [action])
+                behave = [value + rng.uniform(-0.5, 0.5) for value in logprobs[0].tolist()]
+                steps.append(Step(list(prompt), action, behave, 0, "", "", screenshot=name))
+            group.done[member] = SimpleNamespace(steps=steps, reward=reward)
+        groups.append(group)
+    return groups
+
+
+def gradient_of_update(seeing, groups, **flags):
+    """The gradient that one update of the whole batch takes its step by."""
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "prompt_format": "plain"} | flags
+    args = replace(grpo_async.Args(), **flags)
+    learner = grpo_async.Learner(model, processor, random.Random(0), torch.optim.SGD(model.parameters(), lr=0.0))
+    learner.iteration = 1
+    grpo_async.set_advantages(groups, args)
+    metrics = grpo_async.update_actor(learner, groups, pictures, args)
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
+
+
+def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories"):
+    """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)`."""
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    total, trajectories, tokens = 0.0, 0, 0
+    for group in groups:
+        rewards = [t.reward for t in group.done.values()]
+        mean = sum(rewards) / len(rewards)
+        std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
+        for t in group.done.values():
+            advantage = (t.reward - mean) / (std + 1e-6) if std else 0.0
+            if not trained(t, advantage):
+                continue
+            trajectories += 1
+            for step in t.steps:
+                prompt = vlm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
+                logprobs, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+                for logprob, behave in zip(logprobs[0], step.logprobs, strict=True):
+                    total = total + weight(t) * token(logprob, logprob.detach(), behave, advantage)
+                    tokens += 1
+    (total / (trajectories if divide_by == "trajectories" else tokens)).backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+
+
+def eq_1(logprob, prox, behave, advantage, cap=5.0):
+    """At the first update pi_theta is pi_prox: nothing is clipped yet."""
+    weight = math.exp(prox.item() - behave)
+    return -(logprob - prox).exp() * advantage * weight if weight <= cap else 0.0 * logprob
+
+
+def coupled(logprob, prox, behave, advantage):
+    ratio = (logprob - behave).exp()
+    return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+
+
+@pytest.mark.parametrize(
+    "flags, slow",
+    [
+        ({}, {"weight": lambda t: 0.1, "token": eq_1}),
+        ({"k": 4.0}, {"weight": lambda t: 0.25, "token": eq_1}),
+        ({"step_weight": "trajectory"}, {"weight": lambda t: 1 / len(t.steps), "token": eq_1}),
+        ({"loss_mean": "tokens"}, {"weight": lambda t: 0.1, "token": eq_1, "divide_by": "tokens"}),
+        ({"loss": "coupled"}, {"weight": lambda t: 0.1, "token": coupled}),
+    ],
+    ids=["constant", "k", "trajectory", "tokens", "coupled"],
+)
+def test_an_update_is_eq_1_step_by_step(seeing, flags, slow):
+    groups = played_groups(seeing)
+    expected = slow_gradient(seeing, groups, **slow)
+    for tokens in (1, 16384):  # whatever the micro-batches
+        gradient, metrics = gradient_of_update(seeing, groups, micro_batch_tokens=tokens, **flags)
+        assert torch.allclose(gradient, expected, atol=1e-6, rtol=1e-3)
+        assert metrics["losses/trained_trajectories"] == 3  # nothing is learnt from the group of equals
+
+
+def test_the_baselines_imitate_successes_alone(seeing):
+    groups, won = played_groups(seeing), lambda t, _: t.reward > 0
+    raft = slow_gradient(seeing, groups, lambda t: 1 / len(t.steps), lambda n, p, b, _: eq_1(n, p, b, 1.0), won)
+    gradient, metrics = gradient_of_update(seeing, groups, loss="raft")
+    assert torch.allclose(gradient, raft, atol=1e-6, rtol=1e-3) and metrics["losses/trained_trajectories"] == 4
+    likelihood = slow_gradient(seeing, groups, lambda t: 1.0, lambda n, *_: -n, won, divide_by="tokens")
+    gradient, _ = gradient_of_update(seeing, groups, loss="reinforce")
+    assert torch.allclose(gradient, likelihood, atol=1e-6, rtol=1e-3)
+
+
+def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
+    """After a step in a batch the ratio to it is no longer 1, and the clip range ends the way."""
+    groups = played_groups(seeing)
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    flags = {"minibatches": 1, "update_epochs": 12, "prompt_format": "plain", "learning_rate": 3e-3}
+    args = replace(grpo_async.Args(), **flags)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
+    learner = grpo_async.Learner(model, processor, random.Random(0), optimizer, iteration=100)
+    grpo_async.set_advantages(groups, args)
+    first = grpo_async.update_actor(learner, groups, pictures, replace(args, update_epochs=1))
+    assert first["losses/clip_fraction"] == 0
+    later = grpo_async.update_actor(learner, groups, pictures, args)
+    assert later["losses/clip_fraction"] > 0

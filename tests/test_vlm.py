@@ -43,36 +43,32 @@ def text_config(**more):
     return small | {"num_key_value_heads": 2, "vocab_size": len(WORDS), "pad_token_id": 0, "eos_token_id": 3} | more
 
 
-def qwen2():
-    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
-    vision |= {"out_hidden_size": 32, "window_size": 56, "fullatt_block_indexes": [1]}
-    text = text_config(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]})
-    config = Qwen2_5_VLConfig(
-        vision_config=vision,
+def qwen(kind, config_kind, vision, text):
+    """A Qwen model with vision, and the parts of its processor."""
+    small = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
+    config = config_kind(
+        vision_config=small | {"out_hidden_size": 32} | vision,
         text_config=text,
         image_token_id=6,
         video_token_id=7,
         vision_start_token_id=4,
         vision_end_token_id=5,
     )
-    images = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=SIZE * SIZE)
-    return Qwen2_5_VLForConditionalGeneration(config), (images, tokenizer())
+    return kind(config), (Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=SIZE * SIZE), tokenizer())
+
+
+ROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2]}
+
+
+def qwen2():
+    vision = {"window_size": 56, "fullatt_block_indexes": [1]}
+    return qwen(Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig, vision, text_config(rope_parameters=ROPE))
 
 
 def qwen3():
-    vision = {"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "patch_size": 14}
-    vision |= {"out_hidden_size": 32, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 1, 2], "mrope_interleaved": True}
-    config = Qwen3VLConfig(
-        vision_config=vision,
-        text_config=text_config(head_dim=8, rope_parameters=rope),
-        image_token_id=6,
-        video_token_id=7,
-        vision_start_token_id=4,
-        vision_end_token_id=5,
-    )
-    images = Qwen2VLImageProcessorPil(min_pixels=28 * 28, max_pixels=SIZE * SIZE)
-    return Qwen3VLForConditionalGeneration(config), (images, tokenizer())
+    vision = {"num_position_embeddings": 16, "deepstack_visual_indexes": [0]}
+    text = text_config(head_dim=8, rope_parameters=ROPE | {"mrope_interleaved": True})
+    return qwen(Qwen3VLForConditionalGeneration, Qwen3VLConfig, vision, text)
 
 
 def llava():
