@@ -1024,8 +1024,9 @@ def set_advantages(groups, args):
                 step.advantage = value
 
 
-def update_actor(learner, groups, pictures, args):
-    """One batch's updates. Metrics."""
+def update_actor(learner, groups, pictures, version, args):
+    """One batch's updates. Metrics; `logprob_gap`: how far the log-probs at sampling are from our own, per token, where
+    both are of this version: a server that samples from something else shows there."""
     actor, sums = learner.actor, []
     trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
     lengths = torch.tensor([len(t.steps) for t in trajectories])
@@ -1040,6 +1041,12 @@ def update_actor(learner, groups, pictures, args):
         pairs = pairs_of(trajectories)
         scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
         prox = {(id(t), i): row for (t, i), row in zip(pairs, scores, strict=True)}
+
+    gaps = [
+        sum(abs(a - b) for a, b in zip(prox[id(t), i], t.steps[i].logprobs)) / len(t.steps[i].logprobs)
+        for t, i in (pairs_of(trajectories) if prox else ())
+        if t.steps[i].version == version
+    ]
 
     def loss_sum(part):
         logprobs, mask = logprobs_of(actor, part, pictures, learner, args)  # [N, T]
@@ -1088,6 +1095,7 @@ def update_actor(learner, groups, pictures, args):
             learner.updates += 1
     actor.eval()
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
+    metrics |= {"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {}
     if not losses:
         return metrics
     *shares, drift, entropy, tokens = torch.stack(sums).sum(0).tolist()
@@ -1225,7 +1233,7 @@ def run_iteration(learner, system, run, eval_tasks, args):
         trajectory.phase, trajectory.policy = learner.iteration, "rollouts"
     with run.timer("training"):
         set_advantages(groups, args)
-        metrics = rollout_metrics(rollouts) | lag | update_actor(learner, groups, pictures, args)
+        metrics = rollout_metrics(rollouts) | lag | update_actor(learner, groups, pictures, system.version, args)
     names = names_of(rollouts)
     keep(run, rollouts, pictures)
     system.publish(learner.actor, system.version + 1)

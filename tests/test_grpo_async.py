@@ -157,6 +157,12 @@ def test_nothing_older_than_eta_is_ever_taken_and_nothing_stands_still(eta, stra
         assert straggle or not stale  # without stragglers nothing is in vain
 
 
+def test_a_group_is_as_old_as_its_oldest_step():
+    steps = [[SimpleNamespace(version=version, hash="a") for version in versions] for versions in ((3, 4), (2, 5))]
+    done = {member: SimpleNamespace(steps=own, reward=float(member)) for member, own in enumerate(steps)}
+    assert grpo_async.Group(0, None, done=done).oldest() == 2
+
+
 def test_groups_of_equal_rewards_free_their_place():
     pool = Pool(str, 2, 4, 0)
     for number in range(5):
@@ -393,7 +399,7 @@ def gradient_of_update(seeing, groups, **flags):
     learner = grpo_async.Learner(model, processor, random.Random(0), torch.optim.SGD(model.parameters(), lr=0.0))
     learner.iteration = 1
     grpo_async.set_advantages(groups, args)
-    metrics = grpo_async.update_actor(learner, groups, pictures, args)
+    metrics = grpo_async.update_actor(learner, groups, pictures, 0, args)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
 
 
@@ -470,7 +476,7 @@ def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
     learner = grpo_async.Learner(model, processor, random.Random(0), optimizer, iteration=100)
     grpo_async.set_advantages(groups, args)
-    first = grpo_async.update_actor(learner, groups, pictures, replace(args, update_epochs=1))
+    first = grpo_async.update_actor(learner, groups, pictures, 0, replace(args, update_epochs=1))
     assert first["losses/clip_fraction"] == 0
-    later = grpo_async.update_actor(learner, groups, pictures, args)
+    later = grpo_async.update_actor(learner, groups, pictures, 0, args)
     assert later["losses/clip_fraction"] > 0
