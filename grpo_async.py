@@ -4,7 +4,7 @@ Rollouts never wait for the learner, nor the learner for them: when an episode e
 policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
 from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
 of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
-reference, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
+reference, and its baselines (coupled loss, RAFT++, synchronous REINFORCE); the agent's prompt is in common/visual.py.
 
 On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
 batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
@@ -24,25 +24,26 @@ import json
 import math
 import os
 import random
-import re
 import signal
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 import torch
 
 import envs
-from common import llm, vlm
-from common.actions import Action, format_action, parse
+from common import llm, parallel, vlm
+from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
+from common.replay import TrajectoryStore, append_lines
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
-from common.screen import NORMAL, to_normal, to_pixels
 from common.stats import evaluation_metrics, rollout_metrics
+from common.visual import agent_prompt, is_chat, read_action, shown_steps, write_action
 from tools import plot, view
 
 
@@ -90,10 +91,15 @@ class Args:
     """policy servers, which share the workers"""
     gpus_per_server: float = 0.0
     """GPUs that Ray gives each of them"""
+    engine: str = ""
+    """URL of a generation server (vLLM's API) in place of our own; needs LoRA adapters and a chat prompt"""
     staleness: int = 2
     """eta: how many versions old a step may be that is trained on"""
     sync: bool = False
     """synchronous: nothing is played while the learner trains (eta = 0)"""
+    lockstep: str = ""
+    """folder of a run whose schedule is played again: the same groups in the same batches, every step sampled by the
+    version that it was sampled by there, one prompt at a time; two such runs have the same metrics, bit for bit"""
 
     # the model
     model_id: str = "assets/tiny-vl"
@@ -103,7 +109,7 @@ class Args:
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
-    """micro-batches computed side by side on a CPU, one thread each; 0: one at a time"""
+    """CPU threads of the learner, and of each policy server; 0: torch's choice"""
     gradient_checkpointing: bool = False
     """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 4096
@@ -369,6 +375,10 @@ class Pool:
         for group in lost:
             self._discard(group, "no_pictures")
 
+    def lag(self):
+        """Versions that the groups which wait are behind, in the mean."""
+        return sum(self.version - g.oldest() for g in self.ready) / len(self.ready) if self.ready else 0.0
+
     def state(self):
         """What a checkpoint holds: rollouts in the making and waiting are played again."""
         return {"version": self.version, "begun": self.begun, "counts": dict(self.counts)}
@@ -380,130 +390,8 @@ class Pool:
         self.making, self.ready = {}, []
 
 
-# --------------------------------------------------------------------------------------------------------- the prompts
-GRID = 8  # places a side in the tiny model's answers
-SYSTEM = """You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
-you answer in exactly this form:
-
-Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
-Progress: a JSON object that maps each part of the task to "finished" or "not finished".
-Intention: the part that you work on now.
-Action: one sentence that says what you do.
-<tool_call>{"name": ..., "arguments": {...}}</tool_call>
-
-Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
-click, double_click, hover: {"coordinate": [x, y]}
-type: {"text": "...", "coordinate": [x, y], "enter": true or false}; without a coordinate where the focus is
-scroll: {"direction": "up" or "down", "coordinate": [x, y]}; without a coordinate the page
-drag: {"from": [x, y], "to": [x, y]}
-key: {"key": "Enter"}
-wait, back: {}
-goto: {"url": "..."}
-answer: {"content": "the answer, or done"}; ends the task"""
-
-
-def is_chat(processor, prompt_format):
-    return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
-
-
-def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's vlm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
-    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
-    if not is_chat(processor, prompt_format):
-        last = f" after {steps[-1].action}" if steps else ""
-        return vlm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
-    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
-    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
-    turns = [{"role": "system", "content": [{"type": "text", "text": SYSTEM}]}]
-    for number, step in enumerate(steps):
-        picture = [{"type": "image"}] if len(steps) - number < history_images else []
-        text = f"Task: {instruction}" if number == 0 else "The page now:"
-        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
-    text = (f"Task: {instruction}" if not steps else "The page now:") + error
-    turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
-    text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return vlm.encode(processor, text, images)
-
-
-def shown_steps(steps, history_images):
-    """The earlier steps whose screenshots are in a chat's prompt."""
-    return steps[max(0, len(steps) - history_images + 1) :]
-
-
-def without_thoughts(answer):
-    """An answer as the history shows it."""
-    return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
-
-
-def read_action(answer, size):
-    """The environment's action in an answer, for a page of `size` (width, height). What is none stays as it is: the
-    environment says so."""
-    words = answer.split()
-    if words[:1] == ["done"]:
-        return format_action(Action("Exit", None, "done"))
-    if words[:1] == ["answer"] and len(words) > 1 and "<tool_call>" not in answer:
-        return format_action(Action("Exit", None, words[1]))
-    place = re.fullmatch(r"click x(\d) y(\d)", " ".join(words[:3]))
-    if place:
-        x, y = ((int(number) + 0.5) * NORMAL / GRID for number in place.groups())
-        return format_action(Action("Click", None, point(x, y, size)))
-    calls = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", without_thoughts(answer), re.DOTALL)
-    try:
-        call = json.loads(calls[-1])
-        return format_action(tool_action(call["name"], call.get("arguments") or {}, size))
-    except (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
-        return answer
-
-
-def point(x, y, size):
-    return ",".join(map(str, to_pixels(float(x), float(y), size)))
-
-
-def tool_action(name, arguments, size):
-    """The Action of a tool call. Raises KeyError, TypeError or ValueError where it is none."""
-    at = point(*arguments["coordinate"], size) if arguments.get("coordinate") else None
-    if name in ("click", "double_click", "hover"):
-        kind, mark = name.replace("_", " ").title(), arguments.get("mark")  # of a set of marks
-        return (
-            Action(kind, str(mark)) if mark is not None else Action(kind, None, point(*arguments["coordinate"], size))
-        )
-    if name == "type":
-        return Action("Search" if arguments.get("enter") else "Type", at or "focus", str(arguments["text"]))
-    if name == "scroll":
-        return Action({"up": "Scroll Up", "down": "Scroll Down"}[arguments["direction"]], at)
-    if name == "drag":
-        ends = (point(*arguments[end], size) for end in ("from", "to"))
-        return Action("Drag", None, ",".join(ends))
-    if name == "key":
-        return Action("Press", None, str(arguments["key"]))
-    if name == "goto":
-        return Action("Goto", None, str(arguments["url"]))
-    if name == "answer":
-        return Action("Exit", None, str(arguments["content"]))
-    return Action({"wait": "Wait", "back": "Go Back"}[name])
-
-
-def write_action(text, obs, size, chat):
-    """What a demonstration answers: the oracle's action with the middle of its element in the element's place."""
-    action = parse(text)
-    if action.name == "Exit":
-        said = action.argument
-        if not chat:
-            return "done" if said == "done" else f"answer {said}"
-        return tool_answer("answer", {"content": said})
-    left, top, width, height = obs["boxes"][action.element]
-    x, y = left + width / 2, top + height / 2
-    if not chat:
-        return f"click x{int(x * GRID / size[0])} y{int(y * GRID / size[1])}"
-    return tool_answer(action.name.lower().replace(" ", "_"), {"coordinate": list(to_normal(x, y, size))})
-
-
-def tool_answer(name, arguments):
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
+RECENT = 256  # episodes by which the trajectories of an hour are counted
 STORE = "store"  # the actors' names
 SERVER = "policy server {}"
 
@@ -549,27 +437,54 @@ class PolicyServer:
     """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
     batches, and every answer says by which version it was sampled."""
 
-    def __init__(self, base, max_new_tokens, threads):
+    def __init__(self, base, max_new_tokens, threads, keeps=0):
         import ray
+        import transformers
 
+        transformers.logging.set_verbosity_error()
         if threads:
             torch.set_num_threads(threads)
         self.model, self.processor = vlm.load(*base)
-        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), max_new_tokens, 0
+        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), max_new_tokens, -1
         self.waiting, self.running, self.lock = [], None, asyncio.Lock()
-        self.tokens, self.busy = 0, 0.0
-        newest = ray.get(self.store.newest.remote())
-        if newest is not None:  # this one takes the place of another that was lost
-            (weights,), self.version = newest
-            vlm.fill(self.model, ray.get(weights))
+        self.tokens, self.busy, self.asked = 0, 0.0, 0
+        self.keeps, self.earlier = keeps, {}  # --lockstep: the last versions' weights
+        self.beginning = None
+
+    async def _begin(self):
+        """This server may take the place of another that was lost: the newest weights, if there are any."""
+        newest = await self.store.newest.remote()
+        if newest is not None:
+            weights, version = await newest[0][0], newest[1]
+            if version > self.version:
+                await self.set_weights(weights, version)
 
     async def complete(self, prompt, images, seed, temperature):
         """The Completion of a prompt's token ids; `images` are names of the store's pictures."""
+        if self.beginning is None:
+            self.beginning = asyncio.create_task(self._begin())
+        await self.beginning
         future = asyncio.get_running_loop().create_future()
         self.waiting.append((vlm.Prompt(prompt, images), seed, temperature, future))
         if self.running is None:
             self.running = asyncio.create_task(self._run())
-        return await future
+        self.asked += 1
+        try:
+            return await future
+        finally:
+            self.asked -= 1
+
+    async def complete_alone(self, prompt, images, seed, temperature, version):
+        """The same by the weights of an earlier version, in a batch of its own: what it is does not depend on when."""
+        async with self.lock:
+            vlm.fill(self.model, self.earlier[version])
+            now, self.version = self.version, version
+            try:
+                (done,) = await self._sample([vlm.Prompt(prompt, images)], [seed], temperature)
+            finally:
+                self.version = now
+                vlm.fill(self.model, self.earlier[now])
+        return done
 
     async def _run(self):
         while self.waiting:
@@ -605,9 +520,58 @@ class PolicyServer:
         async with self.lock:
             vlm.fill(self.model, weights)
             self.version = version
+            if self.keeps:
+                self.earlier[version] = weights
+                self.earlier = {old: kept for old, kept in self.earlier.items() if old > version - self.keeps}
 
     def statistics(self):
-        return {"tokens": self.tokens, "busy": self.busy, "version": self.version}
+        """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
+        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
+
+
+class EngineServer:
+    """What PolicyServer does, by the generation server at --engine: it batches, and loads each version's adapter."""
+
+    def __init__(self, args):
+        import ray
+
+        processor = vlm.load_processor(llm.find_model(args.model_id))
+        self.image_token = vlm.image_token(processor)
+        stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
+        self.engine = Engine(args.engine, sorted(stops))
+        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
+        self.tokens, self.busy, self.asked = 0, 0.0, 0
+
+    async def complete(self, prompt, images, seed, temperature, turns):
+        """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
+        server reads it in another way."""
+        pictures, begun = await self.store.get.remote(images), time.monotonic()
+        if None in pictures:
+            raise EnvFault("a screenshot is lost")
+        self.asked += 1
+        try:
+            settings = seed, temperature, self.max_new_tokens, self.version
+            done, ids = await self.engine.complete_chat(turns, pictures, *settings)
+        finally:
+            self.asked -= 1
+            self.busy += time.monotonic() - begun
+        if self._text(ids) != self._text(prompt):
+            raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
+        self.tokens += len(done.ids)
+        return done
+
+    def _text(self, ids):
+        """Token ids without images: a server may give one token for each, or one for each of its patches."""
+        return [token for token in ids if token != self.image_token]
+
+    async def set_weights(self, folder, version):
+        """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
+        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}")
+        self.version = version
+
+    def statistics(self):
+        """As of PolicyServer."""
+        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
 
 
 class RolloutWorker:
@@ -615,7 +579,9 @@ class RolloutWorker:
 
     def __init__(self, args, number):
         import ray
+        import transformers
 
+        transformers.logging.set_verbosity_error()
         self.args, self.store = args, ray.get_actor(STORE)
         self.server = ray.get_actor(SERVER.format(number % args.num_servers))
         self.processor = vlm.load_processor(llm.find_model(args.model_id))
@@ -629,21 +595,34 @@ class RolloutWorker:
                 self.free.put_nowait(env)
         return await self.free.get()
 
-    async def play(self, task, seed, temperature):
-        """(Trajectory or None where the task was dropped, the faults on the way). Its steps' screenshots are in the
-        store, one use of each."""
+    async def play(self, task, seed, temperature, versions=None):
+        """(Trajectory or None where the task was dropped, the faults on the way, seconds that it waited for the
+        policy). Its steps' screenshots are in the store, one use of each. With `versions` each step is sampled by the
+        weights of that version."""
 
         async def episode(env, task, attempt, album):
+            number = 0
+
             async def policy(prompt, own_seed):
+                nonlocal waited, number
                 names = [await album.show(self.store, picture) for picture in prompt.images]
                 await self._delay()
-                return await self.server.complete.remote(list(prompt), names, own_seed, temperature)
+                begun, asked = time.monotonic(), [list(prompt), names, own_seed, temperature]
+                if self.args.engine:
+                    asked.append(prompt.turns)
+                if versions is None:
+                    done = await self.server.complete.remote(*asked)
+                else:
+                    done = await self.server.complete_alone.remote(*asked, versions[min(number, len(versions) - 1)])
+                waited, number = waited + time.monotonic() - begun, number + 1
+                return done
 
             read = partial(read_action, size=self.args.viewport)
             prompt = partial(self._prompt, album)
             return await play(env, task, policy, prompt, self._decode, seed, attempt, picture_name, read)
 
-        return await self._play(task, episode)
+        waited = 0.0
+        return *await self._play(task, episode), waited
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
@@ -658,7 +637,7 @@ class RolloutWorker:
                 await album.show(self.store, album.pictures[step.screenshot])
             return played
 
-        return await self._play(task, episode)
+        return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
         env, log = await self._slot(), FaultLog(window=10**9)
@@ -722,6 +701,26 @@ def make_env(args):
     return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport))
 
 
+def read_schedule(args):
+    """{iteration: {place: versions of its steps}} of the rollouts that the run --lockstep was trained on; a place is
+    the group's number times G plus the member. Raises UsageError where that run does not fit."""
+    schedule = {}
+    for trajectory in TrajectoryStore(Path(args.lockstep) / "trajectories.jsonl"):
+        if trajectory.policy == "rollouts":
+            versions = [step.version for step in trajectory.steps]
+            schedule.setdefault(trajectory.phase, {})[trajectory.place] = versions
+    said = f"--lockstep {args.lockstep}: "
+    if not schedule:
+        raise UsageError(f"{said}no run with rollouts is there")
+    if args.iterations > max(schedule):
+        raise UsageError(f"{said}it has {max(schedule)} batches, not {args.iterations}: --iterations {max(schedule)}")
+    if any(len(places) != args.batch_size for places in schedule.values()):
+        raise UsageError(f"{said}its batches have {len(schedule[max(schedule)])} trajectories: --batch-size")
+    if max(i - 1 - v for i, places in schedule.items() for row in places.values() for v in row) > args.staleness:
+        raise UsageError(f"{said}it has older steps than --staleness {args.staleness} allows")
+    return schedule
+
+
 # ---------------------------------------------------------------------------------------------------------- the system
 @dataclass
 class Listing:
@@ -737,10 +736,10 @@ class System:
     """The actors, and a thread of this process that keeps every slot of every worker playing, whatever the learner
     does meanwhile. `changed` guards the pool, the listings and the counts."""
 
-    def __init__(self, args, pool):
+    def __init__(self, args, pool, run_folder):
         import ray
 
-        self.ray, self.args, self.pool = ray, args, pool
+        self.ray, self.args, self.pool, self.folder = ray, args, pool, run_folder / "adapters"
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
         if args.ray_address:
@@ -754,17 +753,19 @@ class System:
         self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
         base = args.model_id, args.lora_rank, args.load_in_4bit
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
+        keeps = args.staleness + 1 if args.lockstep else 0
+        part = ray.remote(EngineServer if args.engine else PolicyServer)
+        given = [args] if args.engine else [base, args.max_new_tokens, args.cpu_threads, keeps]
         self.servers = [
-            ray.remote(PolicyServer)
-            .options(**options, name=SERVER.format(number))
-            .remote(base, args.max_new_tokens, args.cpu_threads)
-            for number in range(args.num_servers)
+            part.options(**options, name=SERVER.format(number)).remote(*given) for number in range(args.num_servers)
         ]
         self.workers = [self._start_worker(number) for number in range(args.num_workers)]
         self.changed, self.listing, self.error, self.stopping = threading.Condition(), None, None, False
         slots = args.num_workers * args.envs_per_worker
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * slots))
         self.steps, self.weights, self.version = 0, None, 0
+        self.playing, self.ended, self.timeline = 0, deque(maxlen=RECENT), []
+        self.schedule = read_schedule(args) if args.lockstep else None
         self.loop, self.wake, self.thread = None, None, threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
@@ -778,9 +779,14 @@ class System:
         async def slots():
             self.loop, self.wake = asyncio.get_running_loop(), asyncio.Event()
             async with asyncio.TaskGroup() as group:
-                for number in range(len(self.workers)):
-                    for _ in range(self.args.envs_per_worker):
-                        group.create_task(self._slot(number))
+                status = group.create_task(self._show_status())
+                playing = [
+                    group.create_task(self._slot(number))
+                    for number in range(len(self.workers))
+                    for _ in range(self.args.envs_per_worker)
+                ]
+                await asyncio.wait(playing)
+                status.cancel()
 
         try:
             asyncio.run(slots())
@@ -800,14 +806,39 @@ class System:
                 await self.wake.wait()
                 continue
             call, done, again, worker = job
+            self.playing, begun = self.playing + 1, time.time()
             try:
-                done = partial(done, await call)
+                done = partial(done, await call, number, begun)
             except self.ray.exceptions.RayActorError:
                 done = partial(self._lost, number, worker, again)
+            self.playing -= 1
             with self.changed:
                 done()
                 self.changed.notify_all()
             self.wake.set()
+
+    async def _show_status(self):
+        """A line under the last one of the terminal, renewed every second; none where nobody watches."""
+        from tqdm import tqdm
+
+        total = self.args.iterations
+        bar = tqdm(total=total, bar_format="{desc}", leave=False, disable=None)
+        while not self.stopping and not bar.disable:
+            asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
+            with self.changed:
+                ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
+            bar.set_description_str(
+                f"batch {self.version + 1} of {total}: {self.playing} episodes run, {min(asked, self.playing)} wait "
+                f"for the model, {max(0, self.playing - asked)} for pages; {ready} trajectories of "
+                f"{self.args.batch_size} are there, lag {lag:.1f}; {self.per_hour():,.0f} an hour"
+            )
+            await asyncio.sleep(1.0)
+        bar.close()
+
+    def per_hour(self):
+        """Trajectories that ended in an hour, by the last ones."""
+        seconds = time.time() - self.ended[0] if len(self.ended) > 1 else math.inf
+        return 3600 * (len(self.ended) - 1) / seconds
 
     def _next(self, number):
         """(what is awaited, what to do with what comes, what to do if the worker is lost, the worker), or None."""
@@ -832,17 +863,24 @@ class System:
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
             self.workers[number] = self._start_worker(number)
 
-    def _listed(self, index, outcome):
-        trajectory, log = outcome
+    def _listed(self, index, outcome, slot, begun):
+        trajectory, log, _ = outcome
         self._count(log)
         self.listing.outcomes[index] = trajectory
 
-    def _played(self, number, member, outcome):
-        trajectory, log = outcome
+    def _played(self, number, member, outcome, worker, begun):
+        trajectory, log, waited = outcome
         self._count(log)
+        now = time.time()
+        self.ended.append(now)
         if trajectory is not None:
             trajectory.reward = float(trajectory.verdict or 0.0)
+            trajectory.place = number * self.args.group_size + member
             self.steps += len(trajectory.steps)
+            self.timeline.append(
+                {"group": number, "member": member, "worker": worker, "begun": begun, "ended": now}
+                | {"model": round(waited, 4), "steps": len(trajectory.steps), "reward": trajectory.reward}
+            )
         self.pool.put(number, member, trajectory)
         self._forget()
 
@@ -893,12 +931,36 @@ class System:
             self._forget()
         return groups
 
+    def batch_again(self, iteration):
+        """The groups of a batch of the run that --lockstep names, each step by the version that sampled it there."""
+        places, groups, size = list(self.schedule[iteration].items()), {}, self.args.group_size
+        for number in sorted({place // size for place, _ in places}):
+            groups[number] = Group(number, self.pool.draw_task(number))
+
+        def call(worker, index):
+            place, versions = places[index]
+            seed = llm.seed_of(self.args.seed, *divmod(place, size))
+            return worker.play.remote(groups[place // size].task, seed, self.args.temperature, versions)
+
+        for (place, _), trajectory in zip(places, self.play_each(call, len(places)), strict=True):
+            group = groups[place // size]
+            if trajectory is None:
+                raise TooManyFaults(f"--lockstep: {group.task.task_id} cannot be played again")
+            trajectory.reward, trajectory.place = float(trajectory.verdict or 0.0), place
+            self.steps += len(trajectory.steps)
+            group.done[place % size] = trajectory
+        return list(groups.values())
+
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""
-        self.weights = self.ray.put(vlm.trained(model))  # kept: the store's reference lives as long as ours
+        if self.args.engine:
+            self.weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
+            model.save_pretrained(self.weights)
+        else:
+            self.weights = self.ray.put(vlm.trained(model))  # kept: the store's reference lives as long as ours
+            self.ray.get(self.store.put_weights.remote([self.weights], version))
         with self.changed:
             self.version = self.pool.version = version
-        self.ray.get(self.store.put_weights.remote([self.weights], version))
         self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
         self._notify()
 
@@ -923,17 +985,25 @@ class System:
         """Faults, what was gathered in vain, and what the servers did, so far."""
         servers = self.ray.get([server.statistics.remote() for server in self.servers])
         counts = {f"pool/{name}": self.pool.counts[name] for name in LOST}
+        counts["staleness/dropped"] = counts.pop("pool/stale")
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
             "rollout/fault_rate": self.faults.rate,
             "rollout/faults": self.faults.faults,
             "rollout/dropped": self.faults.dropped,
             "rollout/agent_hangs": self.faults.agent_hangs,
+            "perf/trajectories_per_hour": self.per_hour(),
             "perf/tokens_generated": sum(s["tokens"] for s in servers),
             "perf/server_busy": sum(s["busy"] for s in servers) / len(servers),
             "perf/pictures": pictures,
             "perf/picture_bytes": size,
         }
+
+    def write_timeline(self, run, batch):
+        """When episodes and a batch began and ended, in seconds since 1970, as lines of the run's timeline.jsonl."""
+        with self.changed:
+            rows, self.timeline = [*self.timeline, batch], []
+        append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
 
     def close(self):
         self.stopping = True
@@ -952,7 +1022,7 @@ class Learner:
     processor: object
     rng: random.Random
     optimizer: torch.optim.Optimizer | None = None
-    iteration: int = -1  # the last one done; 0: fine-tuned
+    iteration: int = -1  # the last one done; 0: the start
     updates: int = 0
 
 
@@ -1098,7 +1168,9 @@ def update_actor(learner, groups, pictures, version, args):
     metrics |= {"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {}
     if not losses:
         return metrics
-    *shares, drift, entropy, tokens = torch.stack(sums).sum(0).tolist()
+    total = torch.stack(sums).sum(0) if sums else torch.zeros(6, device=actor.device)  # of this process
+    parallel.add_up([total])
+    *shares, drift, entropy, tokens = total.tolist()
     names = ("clip_fraction", "dual_clip_fraction", "capped_fraction")
     metrics |= {f"losses/{name}": share / tokens for name, share in zip(names, shares, strict=True)}
     return metrics | {
@@ -1143,6 +1215,29 @@ def fine_tune(learner, demos, pictures, args):
     return mean_loss(losses, "SFT")
 
 
+def together(learner, what, *given):
+    """One of WORK in all of the learner's processes (accelerate launch): what it returns. The first one calls this,
+    and has Ray and the run's folder; the others follow."""
+    parallel.broadcast((what, learner.rng.getstate(), learner.iteration, given))
+    return WORK[what](learner, *given)
+
+
+def follow(learner, run, args):
+    """What the other processes do: the first one's work on the weights, until it ends."""
+    if run.resumed:
+        restore_learner(learner, run.resumed, args)
+    while (job := parallel.broadcast(None)) is not None:
+        what, rng, learner.iteration, given = job
+        learner.rng.setstate(rng)
+        if what == "save":
+            run.save_checkpoint(0, {}, {}, {})  # the first one writes
+        else:
+            WORK[what](learner, *given)
+
+
+WORK = {"fine_tune": fine_tune, "update_actor": update_actor}
+
+
 # ------------------------------------------------------------------------------------------------------------ the loop
 COUNTS = "iteration", "updates"
 
@@ -1153,22 +1248,28 @@ def save(learner, system, run):
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps}
+    parallel.broadcast(("save", states["rng"], learner.iteration, ()))
     run.save_checkpoint(system.steps, {"actor": [learner.actor, learner.processor]}, states, state)
 
 
 def restore(learner, system, run, args):
     """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
-    checkpoint = run.resumed
-    state, tensors = checkpoint.state, checkpoint.tensors()
-    vars(learner).update(state["counts"])
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    vlm.load_trained(learner.actor, checkpoint.folder("actor"))
-    learner.optimizer.load_state_dict(tensors["actor"])
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
+    restore_learner(learner, run.resumed, args)
+    state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
     system.publish(learner.actor, system.pool.version)
+
+
+def restore_learner(learner, checkpoint, args):
+    """The learner as it was at a checkpoint."""
+    tensors = checkpoint.tensors()
+    vars(learner).update(checkpoint.state["counts"])
+    vlm.load_trained(learner.actor, checkpoint.folder("actor"))
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    learner.optimizer.load_state_dict(tensors["actor"])
+    learner.rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])
 
 
 def keep(run, trajectories, pictures):
@@ -1191,8 +1292,10 @@ def names_of(trajectories):
 def evaluate(system, run, tasks, name, iteration, args):
     """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
 
+    versions = [system.version] if args.lockstep else None
+
     def call(worker, index):
-        return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature)
+        return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature, versions)
 
     with run.timer("waiting"):
         trajectories = [t for t in system.play_each(call, len(tasks)) if t is not None]
@@ -1210,10 +1313,10 @@ def staleness(groups, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)}
 
 
-def collect(system, args):
+def collect(system, iteration, args):
     """A batch of groups, whose screenshots are all there, and these."""
     while True:
-        groups = system.batch()
+        groups = system.batch_again(iteration) if args.lockstep else system.batch()
         pictures = system.pictures(names_of(t for g in groups for t in g.done.values()))
         whole = [g for g in groups if all(name in pictures for name in names_of(g.done.values()))]
         if len(whole) == len(groups):
@@ -1224,8 +1327,10 @@ def collect(system, args):
 def run_iteration(learner, system, run, eval_tasks, args):
     """One batch: taken, trained on, the new weights published."""
     learner.iteration += 1
+    asked = time.time()
     with run.timer("waiting"):
-        groups, pictures = collect(system, args)
+        groups, pictures = collect(system, learner.iteration, args)
+    taken = time.time()
     rollouts = [t for group in groups for t in group.done.values()]
     lag = staleness(groups, system.version)
     assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
@@ -1233,10 +1338,14 @@ def run_iteration(learner, system, run, eval_tasks, args):
         trajectory.phase, trajectory.policy = learner.iteration, "rollouts"
     with run.timer("training"):
         set_advantages(groups, args)
-        metrics = rollout_metrics(rollouts) | lag | update_actor(learner, groups, pictures, system.version, args)
+        metrics = rollout_metrics(rollouts) | lag
+        metrics |= together(learner, "update_actor", groups, pictures, system.version, args)
+    trained = time.time()
     names = names_of(rollouts)
-    keep(run, rollouts, pictures)
     system.publish(learner.actor, system.version + 1)
+    times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
+    system.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
+    keep(run, rollouts, pictures)
     system.drop(names)
     metrics |= system.metrics()
     if learner.iteration % args.eval_every == 0:
@@ -1262,16 +1371,15 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
             raise UsageError("there is no demonstration of a success: --num-demos N, or --no-sft")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
+            metrics["losses/sft_loss"] = together(learner, "fine_tune", demos, pictures, args)
         system.drop(names_of(demos))
         keep(run, demos, pictures)
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    learner.iteration = 0
     system.publish(learner.actor, 0)
     if args.test_tasks:
         before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
         metrics |= tested
         run.report("start", tested, "test_before/success")
-    learner.iteration = 0
     run.log({**metrics, "charts/iteration": 0}, system.steps)
     save(learner, system, run)
     return before
@@ -1302,7 +1410,8 @@ def train(args, env, run, learner, system):
         save(learner, system, run)
     after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration, args)
     run.log({**metrics, "charts/iteration": learner.iteration}, system.steps)
-    run.summary(before, after)
+    if after:
+        run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
@@ -1316,20 +1425,35 @@ def main(args):
         raise UsageError(f"--batch-size {args.batch_size} is no multiple of --group-size {args.group_size}")
     if args.staleness < 0:
         raise UsageError("--staleness must not be negative")
-    torch.manual_seed(args.seed)
+    if args.engine and not args.lora_rank:
+        raise UsageError("--engine needs --lora-rank: after every batch it loads an adapter, not all weights")
+    if args.engine and args.lockstep:
+        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    parallel.start()
+    if parallel.sharded():
+        raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
+    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
         torch.set_num_threads(args.cpu_threads)
     base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
     learner = Learner(*vlm.load(*base), random.Random(args.seed))
-    env = make_env(args)  # its tasks; the workers have their own
-    pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
-    pool.open = False
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    if args.engine and not is_chat(learner.processor, args.prompt_format):
+        raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
+    if args.engine:
+        Engine(args.engine, ())  # whether anything is served there
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
-        system = System(args, pool)
+        if not parallel.is_main():
+            follow(learner, run, args)
+            return
+        pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
+        pool.open = False
+        system = System(args, pool, run.path)
         try:
-            train(args, env, run, learner, system)
+            train(args, make_env(args), run, learner, system)  # the environment for its tasks: workers have their own
+            parallel.broadcast(None)
         except (KeyboardInterrupt, TooManyFaults):
-            if run.latest() is None and learner.optimizer is not None:
+            if run.latest() is None and learner.iteration == 0:
                 save(learner, system, run)
             run.say(f"go on with --resume {run.path}")
             raise

@@ -24,8 +24,8 @@ from common import vlm
 from common.actions import parse
 from common.run import run_main
 from common.stats import wilson
+from common.visual import read_action
 from envs.arena.gallery import COLOURS, HELD_OUT, SIZES
-from grpo_async import read_action
 
 
 @dataclass

@@ -1,9 +1,11 @@
-"""A generation server by URL: vLLM's OpenAI-compatible API, tokens in, tokens out, LoRA adapters loaded at run time.
+"""A generation server by URL: vLLM's OpenAI-compatible API, tokens in, tokens out (or a chat with pictures in), LoRA
+adapters loaded at run time.
 
 docs/gpu.md says how to start one. The log-probs at sampling are the server's own; the scripts log how far they are from
 ours.
 """
 
+import base64
 from pathlib import Path
 
 from common import llm
@@ -28,30 +30,43 @@ class Engine:
 
     async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
         """One prompt's Completion. Raises EnvFault where the server is lost."""
+        settings = {"seed": seed, "temperature": temperature, "max_tokens": max_new_tokens}
+        settings |= {"prompt": list(prompt_ids), "logprobs": 0}  # of the sampled token alone
+        choice = (await self._create(self.client.completions, settings)).choices[0]
+        return self._completion(choice, choice.logprobs and choice.logprobs.token_logprobs, version)
+
+    async def complete_chat(self, turns, pictures, seed, temperature, max_new_tokens, version):
+        """The same of a chat with pictures, as chat templates take it: `turns` are its messages, `pictures` the files'
+        bytes in the order of their places. Returns (Completion, the prompt's token ids as the server made them)."""
+        left = iter(pictures)
+        messages = [{**turn, "content": [_part(part, left) for part in turn["content"]]} for turn in turns]
+        settings = {"seed": seed, "temperature": temperature, "max_tokens": max_new_tokens}
+        settings |= {"messages": messages, "logprobs": True, "top_logprobs": 0}
+        reply = await self._create(self.client.chat.completions, settings)
+        choice = reply.choices[0]
+        logprobs = choice.logprobs and [token.logprob for token in choice.logprobs.content]
+        return self._completion(choice, logprobs, version), list(getattr(reply, "prompt_token_ids", None) or [])
+
+    async def _create(self, endpoint, settings):
+        """The reply. Raises EnvFault where the server is lost."""
         import openai
 
+        extra = {
+            "return_token_ids": True,
+            "stop_token_ids": self.stop_ids,
+            # a model's generation config must not change what is sampled from
+            "top_p": 1.0,
+            "top_k": 0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
         try:
-            reply = await self.client.completions.create(
-                model=self.model,
-                prompt=list(prompt_ids),
-                max_tokens=max_new_tokens,
-                temperature=temperature,
-                seed=seed,
-                logprobs=0,  # of the sampled token alone
-                extra_body={
-                    "return_token_ids": True,
-                    "stop_token_ids": self.stop_ids,
-                    # a model's generation config must not change what is sampled from
-                    "top_p": 1.0,
-                    "top_k": 0,
-                    "min_p": 0.0,
-                    "repetition_penalty": 1.0,
-                },
-            )
+            return await endpoint.create(model=self.model, **settings, extra_body=extra)
         except openai.OpenAIError as error:
             raise EnvFault(f"the engine at {self.url}: {error}") from error
-        choice = reply.choices[0]
-        ids, logprobs = getattr(choice, "token_ids", None), choice.logprobs and choice.logprobs.token_logprobs
+
+    def _completion(self, choice, logprobs, version):
+        ids = getattr(choice, "token_ids", None)
         if ids is None or logprobs is None or len(ids) != len(logprobs):
             raise UsageError(f"--engine {self.url}: it does not return token ids with log-probs (vLLM 0.10.2 or later)")
         return llm.Completion(list(ids), list(logprobs), version)
@@ -74,6 +89,15 @@ class Engine:
                 "--max-lora-rank that is large enough and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
             ) from error
         self.model = self.adapter = name
+
+
+def _part(part, pictures):
+    """A part of a message for the API: a picture's place becomes the picture."""
+    if part["type"] != "image":
+        return part
+    data = next(pictures)
+    kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}}
 
 
 class EnginePolicy:

@@ -158,9 +158,12 @@ class Run:
         self.say(f"{title}: {', '.join(shown)}")
 
     def say(self, line: str) -> None:
-        """A line on the terminal, once however many processes there are."""
+        """A line on the terminal, once however many processes there are; above a progress bar, if one is there."""
+        from tqdm import tqdm
+
         if parallel.is_main():
-            print(line, flush=True)
+            tqdm.write(line)
+            sys.stdout.flush()
 
     def save_checkpoint(self, step: int, weights: dict[str, Any], tensors: dict, state: dict) -> Path:
         """Saves a checkpoint that `create(..., resume=...)` goes on from; see `checkpoint.save` for the arguments."""

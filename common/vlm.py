@@ -13,11 +13,11 @@ from common.screen import load as load_picture
 
 class Prompt(list):
     """Token ids, image tokens expanded; `images`: the pictures in the order of their tokens (bytes of image files, or
-    whatever stands for them until they are needed)."""
+    whatever stands for them until they are needed); `turns`: the chat that they were made of, if there is one."""
 
-    def __init__(self, ids, images=()):
+    def __init__(self, ids, images=(), turns=None):
         super().__init__(ids)
-        self.images = list(images)
+        self.images, self.turns = list(images), turns
 
 
 def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None):
@@ -93,11 +93,11 @@ class PictureProcessor:
         self.image_processor.save_pretrained(folder)
 
 
-def encode(processor, text, images):
+def encode(processor, text, images, turns=None):
     """The Prompt of a text with image placeholders and as many pictures."""
     pictures = [load_picture(image) for image in images]
     given = processor(text=[text], images=pictures or None, add_special_tokens=False)
-    return Prompt(given["input_ids"][0], images)
+    return Prompt(given["input_ids"][0], images, turns)
 
 
 def model_inputs(model, processor, prompts, actions=None):

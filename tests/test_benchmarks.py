@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import browser, controller, gpu_webrl, memory
+from benchmarks import browser, controller, gpu_webrl, memory, throughput
 from benchmarks import crps as crps_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
@@ -193,3 +193,16 @@ def test_a_wrong_interpreter_is_one_line_and_exit_code_2():
     command = [sys.executable, "benchmarks/browser.py", "--browsergym-python", "nowhere/python"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and "nowhere/python" in ran.stderr
+
+
+def test_the_best_possible_throughput_of_hand_made_schedules():
+    """Groups of two, on two slots."""
+
+    def best(lengths, updates, eta):
+        return throughput.best_possible(lengths, updates, 2, 2, 2, eta)
+
+    assert best([1.0], [1.0, 1.0], 0) == 4.0  # play, train, play, train
+    assert best([1.0], [1.0, 1.0], 1) == 3.0  # the second batch is played while the first is trained on
+    assert best([1.0, 3.0], [0.5], 2) == 3.5  # the slower member of the group
+    assert best([1.0], [5.0, 5.0, 5.0], 2) == 16.0  # the learner is what takes time
+    assert best([2.0], [0.0] * 10, 0) == best([2.0], [0.0] * 10, 2) == 20.0

@@ -1,5 +1,6 @@
 """`--engine URL` against a stand-in with vLLM's API, as its documentation has it, and our own sampling behind it."""
 
+import base64
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,11 +8,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
-from common import llm
+from common import llm, vlm
 from common.engine import Engine
 from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
+from tests.scripts import run_script
 from tests.test_demo import play_run
+from tests.test_vlm import qwen3
 
 
 class Server(BaseHTTPRequestHandler):
@@ -124,3 +127,79 @@ def test_what_the_server_cannot_do_is_one_clear_line(server):
         ask()
     with pytest.raises(UsageError, match="no model is served there"):
         Engine("http://127.0.0.1:9/v1", [1])
+
+
+TEMPLATE = """{% for turn in messages %} <|im_start|> user {% if turn['content'] is string %}{{ turn['content'] }}
+{% else %}{% for part in turn['content'] %}{% if part['type'] == 'image' %} <|vision_start|> <|image_pad|>
+<|vision_end|> {% else %} {{ part['text'] }} {% endif %}{% endfor %}{% endif %} <|im_end|> {% endfor %}
+{% if add_generation_prompt %} <|im_start|> user {% endif %}"""
+
+
+class SeeingServer(Server):
+    """The same for chats with pictures. `other`: it reads them with another template."""
+
+    processor, other = None, False
+
+    def complete(self, body):
+        pictures = []
+        for part in [part for turn in body["messages"] for part in turn["content"]]:
+            if part["type"] == "image_url":
+                pictures.append(base64.b64decode(part.pop("image_url")["url"].removeprefix("data:image/png;base64,")))
+                part["type"] = "image"
+        tokenizer = SeeingServer.processor.tokenizer
+        text = tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
+        prompt = vlm.encode(SeeingServer.processor, text + " w7" * SeeingServer.other, pictures)
+        with Server.lock:
+            Server.requests.append(body)
+            settings = body["temperature"], body["max_tokens"]
+            (done,) = vlm.generate(Server.model, SeeingServer.processor, [prompt], [body["seed"]], *settings)
+        logprobs = [{"token": str(i), "logprob": p, "top_logprobs": []} for i, p in zip(done.ids, done.logprobs)]
+        message = {"role": "assistant", "content": tokenizer.decode(done.ids)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": logprobs}}
+        reply = {"id": "1", "object": "chat.completion", "created": 0, "model": body["model"]}
+        reply |= {"choices": [choice | {"token_ids": done.ids}], "prompt_token_ids": list(prompt)}
+        self.reply(reply)
+
+
+@pytest.fixture
+def seeing(tmp_path):
+    """(A small model that sees, the URL where it is served)."""
+    torch.manual_seed(0)
+    model, (images, tokenizer) = qwen3()
+    tokenizer.chat_template = TEMPLATE
+    for part in (model, images, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    Server.model, SeeingServer.processor = vlm.load(str(tmp_path / "model"), lora_rank=4)
+    Server.loaded, Server.unloaded, Server.requests, SeeingServer.other = [], [], [], False
+    with ThreadingHTTPServer(("127.0.0.1", 0), SeeingServer) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        yield str(tmp_path / "model"), f"http://127.0.0.1:{http.server_port}/v1"
+        http.shutdown()
+
+
+def play_seeing(folder, seeing, *more):
+    model, url = seeing
+    flags = """--no-sft --lora-rank 4 --batch-size 4 --group-size 2 --iterations 1 --no-dynamic-sampling --num-workers 1
+    --envs-per-worker 4 --max-steps 2 --max-new-tokens 6 --test-tasks 0 --viewport 96 96""".split()
+    command = ["grpo_async.py", "--runs-dir", str(folder), "--model-id", model, "--engine", url, *flags, *more]
+    return run_script(command, timeout=200)
+
+
+def test_an_agent_that_sees_is_sampled_by_the_server(tmp_path, seeing):
+    done = play_seeing(tmp_path / "runs", seeing)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]
+    (run,) = (tmp_path / "runs").iterdir()
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
+    assert len(rollouts) == 4
+    for step in [step for t in rollouts for step in t.steps[:1]]:  # the first round has one picture
+        prompt = vlm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
+        model, processor = vlm.load(seeing[0])  # the adapter had not been trained
+        own, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+        assert own[0].tolist() == pytest.approx(step.logprobs, abs=1e-4)
+
+
+def test_a_server_that_reads_chats_in_another_way_is_refused(tmp_path, seeing):
+    SeeingServer.other = True
+    done = play_seeing(tmp_path / "runs", seeing)
+    assert done.returncode == 2 and "reads a chat in another way" in done.stderr, done.stderr[-2000:]

@@ -14,13 +14,16 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import grpo_async
-from common import vlm
+from common import visual, vlm
 from common.actions import Action, ActionError, parse
-from common.replay import Step
+from common.errors import UsageError
+from common.replay import Step, Trajectory, TrajectoryStore
+from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
 from tools import pretrain_vl
 
 FINITE = st.floats(-3, 3)
+TASK = Task("t", "gallery", "buy a large red ring", 10, "train", 0)
 
 
 def by_token(logprob, prox, behave, advantage, eps, dual, cap):
@@ -163,6 +166,31 @@ def test_a_group_is_as_old_as_its_oldest_step():
     assert grpo_async.Group(0, None, done=done).oldest() == 2
 
 
+def recorded(folder, phases):
+    """A run's folder with rollouts {iteration: {place: versions of the steps}}."""
+    store = TrajectoryStore(folder / "trajectories.jsonl")
+    for phase, places in phases.items():
+        for place, versions in places.items():
+            steps = [Step([1], [2], [0.0], version, "", "done") for version in versions]
+            store.append([Trajectory(TASK, 0, 0, steps, phase=phase, place=place, policy="rollouts")])
+    store.append([Trajectory(TASK, 0, 0, [], policy="test before")])
+
+
+def test_a_schedule_is_read_and_one_that_does_not_fit_is_refused(tmp_path):
+    phases = {1: {0: [0, 0], 1: [0]}, 2: {5: [0, 1], 4: [1]}, 3: {6: [2], 7: [1, 1, 2]}}
+    recorded(tmp_path, phases)
+    args = grpo_async.Args(lockstep=str(tmp_path), batch_size=2, group_size=2, iterations=3, staleness=1)
+    assert grpo_async.read_schedule(args) == phases
+    for flags, said in [
+        ({"iterations": 4}, "it has 3 batches, not 4"),
+        ({"batch_size": 4}, "its batches have 2 trajectories"),
+        ({"staleness": 0}, "older steps than --staleness 0"),
+        ({"lockstep": str(tmp_path / "none")}, "no run with rollouts"),
+    ]:
+        with pytest.raises(UsageError, match=said):
+            grpo_async.read_schedule(replace(args, **flags))
+
+
 def test_groups_of_equal_rewards_free_their_place():
     pool = Pool(str, 2, 4, 0)
     for number in range(5):
@@ -282,7 +310,7 @@ SIZE = (1280, 720)
     ],
 )  # fmt: skip
 def test_answers_are_actions(answer, action):
-    assert parse(grpo_async.read_action(answer, SIZE)) == parse(action)
+    assert parse(visual.read_action(answer, SIZE)) == parse(action)
 
 
 @pytest.mark.parametrize(
@@ -304,26 +332,26 @@ def test_answers_are_actions(answer, action):
     ],
 )
 def test_what_is_no_action_is_left_for_the_environment_to_refuse(answer):
-    assert grpo_async.read_action(answer, SIZE) == answer
+    assert visual.read_action(answer, SIZE) == answer
     with pytest.raises(ActionError):
         parse(answer)
 
 
 @given(st.text(max_size=200))
 def test_no_answer_breaks_the_reader(text):
-    grpo_async.read_action(text, SIZE)
-    grpo_async.read_action(f"<tool_call>{text}</tool_call>", SIZE)
+    visual.read_action(text, SIZE)
+    visual.read_action(f"<tool_call>{text}</tool_call>", SIZE)
 
 
 @pytest.mark.parametrize("chat", [True, False])
 def test_demonstrations_say_what_is_read_back(chat):
     obs = {"boxes": {"3": (100, 200, 40, 20)}}
-    said = grpo_async.write_action('do(action="Click", element="3")', obs, SIZE, chat)
-    x, y = map(int, parse(grpo_async.read_action(said, SIZE)).argument.split(","))
+    said = visual.write_action('do(action="Click", element="3")', obs, SIZE, chat)
+    x, y = map(int, parse(visual.read_action(said, SIZE)).argument.split(","))
     assert abs(x - 120) <= (1 if chat else 80) and abs(y - 210) <= (1 if chat else 45)
     for message in ("done", "3"):
-        said = grpo_async.write_action(f'exit(message="{message}")', obs, SIZE, chat)
-        assert parse(grpo_async.read_action(said, SIZE)) == Action("Exit", None, message)
+        said = visual.write_action(f'exit(message="{message}")', obs, SIZE, chat)
+        assert parse(visual.read_action(said, SIZE)) == Action("Exit", None, message)
 
 
 def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(monkeypatch):
@@ -331,18 +359,18 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     template = SimpleNamespace(
         chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
     )
-    monkeypatch.setattr(grpo_async.vlm, "encode", lambda processor, text, images: images)
+    monkeypatch.setattr(visual.vlm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
     obs = {"screenshot": b"now", "error": "covered"}
     processor = SimpleNamespace(tokenizer=template)
-    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
+    assert visual.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
     every = ["picture 0", "picture 1", "picture 2", b"now"]
     for length in range(4):
         for count in range(1, 7):
-            prompt = grpo_async.agent_prompt(processor, "buy it", steps[:length], obs, "chat", count)
+            prompt = visual.agent_prompt(processor, "buy it", steps[:length], obs, "chat", count)
             assert prompt == [*every[:length], b"now"][-count:]
             assert sum(part["type"] == "image" for turn in shown[-1] for part in turn["content"]) == len(prompt)
-    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
+    assert visual.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
     turns = shown[-1]
     assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
     pictures = [sum(part["type"] == "image" for part in turn["content"]) for turn in turns if turn["role"] == "user"]

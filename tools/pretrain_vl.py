@@ -1,8 +1,9 @@
 """Make the tiny base model that sees: `python tools/pretrain_vl.py`. An ordinary Llava checkpoint in assets/tiny-vl.
 
 It is trained from scratch on pictures of single pages in the look of envs/arena/gallery.py (drawn by Pillow, never by a
-browser) and one-step instructions: click on the large red circle, on the arrow, count the small things. It has seen no
-task, no order of pages, and no pair of colour and shape that is held out (gallery.HELD_OUT).
+browser) and one-step instructions: click on the large red circle, on the arrow; on what hangs here of a list and is not
+in the basket yet, on the door of its room; count the small things. It has seen no task, no order of pages, and no pair
+of colour and shape that is held out (gallery.HELD_OUT).
 
 What makes so small a model see (measured; docs/grpo_async.md):
 - the instruction stands before the image, so that an image token knows what is asked for;
@@ -51,6 +52,7 @@ from envs.arena.gallery import COLOURS, COLUMNS, HELD_OUT, ROWS, SHAPES, SHELF, 
 GRID = 8  # places a side: an answer's x and y
 SPECIAL = ["<pad>", "<eos>", "<unk>", "<image>", "<answer>"]
 SMOOTH = 8  # a mask is drawn this many times larger
+LISTS = 15  # lists are asked about as often as all the rest of their page
 
 
 @dataclass
@@ -199,12 +201,19 @@ def draw_page(rng, held_out=False):
         shelf = draw_things(rng, rng.randint(1, SHELF), held_out)
         marks = list(gallery.shelf_marks(shelf, "x", 1))
         asks += _asks_of_things(shelf, marks, rng)
+        amounts, basket = draw_list(rng, [thing.name for thing in shelf], basket, held_out)
+        wanted = [mark for mark in marks if missing(mark.label, amounts, basket)]
+        asks += LISTS * [(_listed(amounts), wanted or "nothing")]
         marks += gallery.buttons("x", rng.choice((0, 1)), rng.choice((0, 1, 2)))
     elif kind == "home":
         by = rng.choice(("colour", "shape"))
         doors = list(COLOURS) if by == "colour" else list(SHAPES)
         rng.shuffle(doors)
         marks = [*gallery.home_marks(doors, by), *gallery.buttons(at_home=True)]
+        amounts, basket = draw_list(rng, [], basket, held_out)
+        behind = {word for name in amounts if missing(name, amounts, basket) for word in name.split()}
+        open_doors = [mark for mark in marks if mark.label.endswith("room") and mark.label.split()[0] in behind]
+        asks += LISTS * [(f"the room of {_listed(amounts)}", open_doors or "nothing")]
     elif kind == "till":
         marks = [*gallery.till_marks(basket), *gallery.buttons()]
     else:
@@ -213,6 +222,30 @@ def draw_page(rng, held_out=False):
     for label in {mark.label for mark in [*marks, *strip] if mark.label}:
         asks.append((label, [mark for mark in [*marks, *strip] if mark.label == label]))
     return marks + strip, asks
+
+
+def draw_list(rng, here, basket, held_out):
+    """Amounts of a few things, {name: count}, of which some hang `here`, and a basket that has some of them."""
+    amounts = {}
+    for _ in range(rng.choice((1, 1, 2, 2, 3, 4, 5, 6))):
+        name = rng.choice(here) if here and rng.random() < 0.4 else draw_name(rng, held_out)
+        amounts[name] = rng.choice((1, 1, 2, 2, 3))
+    there = [name for _, name in basket if rng.random() < 0.5]
+    for name, count in amounts.items():
+        there += [name] * rng.choice((0, 0, count, rng.randint(0, count)))
+    rng.shuffle(there)
+    return amounts, list(enumerate(there[: gallery.BASKET]))
+
+
+def missing(name, amounts, basket):
+    """Whether a list has more of a thing than the basket."""
+    return sum(own == name for _, own in basket) < amounts.get(name, 0)
+
+
+def _listed(amounts):
+    """As the tasks say it: "a large red ring, two small blue crosses and three ..."."""
+    words = [gallery_tasks._amount(count, name) for name, count in amounts.items()]
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _asks_of_things(shelf, marks, rng):
@@ -276,9 +309,7 @@ class Scenes(Dataset):
 def encode(examples, tokenizer):
     ids = tokenizer.convert_tokens_to_ids
     pixels = np.stack([paint(marks) for marks, *_ in examples]).transpose(0, 3, 1, 2) / 127.5 - 1
-    prompts = [
-        tokenizer.encode(f"click on {text}" if not isinstance(wanted, str) else text) for _, text, wanted, _ in examples
-    ]
+    prompts = [tokenizer.encode(text if text.startswith("how") else f"click on {text}") for _, text, *_ in examples]
     longest, image = max(map(len, prompts)), [ids("<image>")] * GRID**2
     rows = [[tokenizer.pad_token_id] * (longest - len(p)) + p + image + [ids("<answer>")] for p in prompts]
     labels, match = [], torch.zeros(len(examples), GRID**2)
@@ -323,6 +354,9 @@ PROBES = {
     "take out": (False, lambda text: text.startswith("take out")),
     "button": (False, lambda text: text in ("home", "basket", "pay", "next shelf", "previous shelf")),
     "room": (False, lambda text: text.endswith("room")),
+    "list": (False, lambda text: text.split()[0] in gallery_tasks.NUMBERS),
+    "list, held out": (True, lambda text: text.split()[0] in gallery_tasks.NUMBERS),
+    "room of a list": (False, lambda text: text.startswith("the room")),
     "place": (False, lambda text: text.split()[0] in ROWS),
     "count": (False, lambda text: text.startswith("how many")),
 }
@@ -401,8 +435,8 @@ def write_card(args, out, parameters, rates):
     (out / "README.md").write_text(f"""# The tiny base model that sees
 
 A Llava-style model of {parameters:,} parameters (a convolutional tower of ours, common/tiny_vision.py), trained from
-scratch on drawn pictures of single pages. It finds things by size, colour, shape and place, and counts some; it
-knows no task and no order of pages.
+scratch on drawn pictures of single pages. It finds things by size, colour, shape and place, those of a list that are
+not in the basket yet, and the doors of their rooms, and counts some; it knows no task and no order of pages.
 
 - made by `python tools/pretrain_vl.py` at commit {commit.strip()} ({json.dumps(settings)})
 - no picture had one of the pairs of colour and shape that are held out (envs/arena/gallery.py, HELD_OUT)

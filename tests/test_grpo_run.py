@@ -1,0 +1,185 @@
+"""grpo_async.py whole: real Ray, real Chromium, the tiny model that sees; killed, resumed, its parts killed, its
+schedule played again, in two processes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.checkpoint import latest
+from common.replay import TrajectoryStore
+from common.run import read_metrics
+from tests.scripts import run_script
+from tests.test_parallel import LAUNCH
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 4
+--no-dynamic-sampling --envs-per-worker 4 --max-steps 10""".split()
+
+
+def start(folder, *flags, launch=()):
+    command = [sys.executable, *launch, "grpo_async.py", "--runs-dir", str(folder), *SMALL, *flags]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, timeout=300):
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+def run_of(folder):
+    (run,) = Path(folder).iterdir()
+    return run
+
+
+def batches(run):
+    return [row for row in read_metrics(run) if "staleness/max" in row]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run from demonstrations to the summary: (its folder, its output)."""
+    folder = tmp_path_factory.mktemp("whole")
+    out = finish(start(folder, "--num-demos", "100", "--sft-epochs", "1", "--test-tasks", "4"))
+    return run_of(folder), out
+
+
+@pytest.fixture(scope="module")
+def trained(whole):
+    """Flags that start from what that run ended with."""
+    return "--no-sft", "--model-id", str(latest(whole[0]).folder("actor")), "--preset", "tiny"
+
+
+def test_a_run_from_demonstrations_to_the_summary(whole):
+    run, out = whole
+    assert "demonstrations of" in out and "Test success" in out and "iteration 2" in out
+    rows = batches(run)
+    assert [row["charts/iteration"] for row in rows] == [1, 2, 3]
+    assert all(0 <= row["staleness/mean"] <= row["staleness/max"] <= 2 for row in rows)
+    assert all(row["rollout/episodes"] == 8 and row["rollout/faults"] == 0 for row in rows)
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
+    assert len(rollouts) == 24
+    for trajectory in rollouts:
+        assert len(trajectory.steps) <= 10
+        for step in trajectory.steps:
+            assert (run / step.screenshot).is_file() and len(step.logprobs) == len(step.action_ids)
+    for group in range(6):
+        members = rollouts[4 * group : 4 * group + 4]
+        assert len({t.task.task_id for t in members}) == len({t.steps[0].hash for t in members}) == 1
+        assert len({t.seed for t in members}) == 4
+    lines = [json.loads(line) for line in (run / "timeline.jsonl").read_text().splitlines()]
+    times = [line for line in lines if "batch" in line]
+    assert [sorted(t.place for t in rollouts if t.phase == line["batch"])[::4] for line in times] == [
+        sorted(4 * number for number in line["groups"]) for line in times
+    ]
+    assert all(line["asked"] <= line["taken"] <= line["trained"] <= line["published"] for line in times)
+    assert len([line for line in lines if "group" in line]) >= 24
+
+
+def test_what_is_learnt_moves_the_weights_and_samples_are_from_them(whole):
+    rows = batches(whole[0])
+    assert any(row["losses/trained_trajectories"] > 0 and row["losses/grad_norm"] > 0 for row in rows)
+    assert max(row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row) < 1e-4
+
+
+def test_killed_and_resumed_it_goes_on(tmp_path, trained):
+    process = start(tmp_path, *trained)
+    for line in process.stdout:
+        if line.startswith("iteration 2"):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    run = run_of(tmp_path)
+    assert latest(run).state["counts"]["iteration"] in (1, 2)
+    finish(start(tmp_path, "--resume", str(run)))
+    rows = batches(run)
+    assert [row["charts/iteration"] for row in rows] == [1, 2, 3]
+    assert all(row["staleness/max"] <= 2 for row in rows)
+
+
+def test_parts_are_killed_and_the_run_goes_on(tmp_path, trained):
+    process = start(tmp_path, *trained, "--iterations", "10")
+    parts = {2: "ray::RolloutWorker", 4: "ray::PolicyServer", 6: "ray::Store", 8: "chrom"}
+    for line in process.stdout:
+        number = int(line.split()[1].strip(",")) if line.startswith("iteration") else 0
+        if number in parts:
+            found = [
+                child for child in psutil.Process(process.pid).children(True) if parts[number] in command_of(child)
+            ]
+            assert found, parts[number]
+            for child in found:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+    finish(process)
+    rows = batches(run_of(tmp_path))
+    assert [row["charts/iteration"] for row in rows] == list(range(1, 11))
+    assert all(row["rollout/episodes"] == 8 and row["staleness/max"] <= 2 for row in rows)
+    assert rows[3]["pool/lost"] > 0  # the worker's
+    assert rows[-1]["rollout/faults"] > rows[5]["rollout/faults"]  # the browser's
+    gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]
+    assert gaps and max(gaps) < 1e-3  # a server started anew has the newest weights, not the base's
+
+
+def command_of(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return " ".join(process.cmdline()[:1])
+    return ""
+
+
+def test_a_schedule_played_again_gives_the_same_metrics_bit_for_bit(tmp_path, trained, whole):
+    finish(start(tmp_path / "first", *trained, "--iterations", "2"))
+    recorded = run_of(tmp_path / "first")
+    again = []
+    for name in ("second", "third"):
+        finish(start(tmp_path / name, *trained, "--iterations", "2", "--lockstep", str(recorded)))
+        again.append(run_of(tmp_path / name))
+
+    def metrics(run):
+        timed = ("time/", "perf/")
+        return [{k: v for k, v in row.items() if not k.startswith(timed)} for row in read_metrics(run)]
+
+    def sampled(run):
+        return [
+            [(t.place, s.version, list(s.action_ids), s.logprobs) for t in store for s in t.steps]
+            for store in [[t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]]
+        ]
+
+    assert str(metrics(again[0])) == str(metrics(again[1]))  # as text: NaN is not itself
+    assert sampled(again[0]) == sampled(again[1])
+    places = [[(place, version) for place, version, *_ in sampled(run)[0]] for run in (recorded, again[0])]
+    assert sorted(places[0]) == sorted(places[1])
+
+
+def test_two_processes_learn_what_one_does(tmp_path, trained):
+    finish(start(tmp_path / "one", *trained, "--iterations", "1"))
+    recorded = ["--iterations", "1", "--lockstep", str(run_of(tmp_path / "one"))]
+    finish(start(tmp_path / "alone", *trained, *recorded))
+    finish(start(tmp_path / "two", *trained, *recorded, launch=LAUNCH))
+    one, two = (batches(run_of(tmp_path / name))[0] for name in ("alone", "two"))
+    for name in ("losses/policy_loss", "losses/grad_norm", "losses/clip_fraction", "losses/approx_kl"):
+        assert two.get(name) == pytest.approx(one.get(name), rel=1e-3, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--batch-size", "10"], "--batch-size 10 is no multiple of --group-size 4"),
+        (["--num-workers", "0"], "--num-workers must be at least 1"),
+        (["--staleness", "-1"], "--staleness must not be negative"),
+        (["--env-id", "mars"], "there is no such environment"),
+        (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
+        (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, flags, said):
+    done = run_script(["grpo_async.py", "--runs-dir", str(tmp_path), *SMALL, *flags], timeout=120)
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
