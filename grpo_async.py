@@ -391,6 +391,8 @@ class Pool:
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
+ROOT = Path(__file__).resolve().parent
+NOT_SENT = ["/.git", "/.venv*", "/runs", "/docs", "/tests", "/wandb"]  # to the nodes of a cluster
 RECENT = 256  # episodes by which the trajectories of an hour are counted
 STORE = "store"  # the actors' names
 SERVER = "policy server {}"
@@ -743,7 +745,8 @@ class System:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
         if args.ray_address:
-            ray.init(args.ray_address, logging_level="ERROR")
+            here = {"working_dir": str(ROOT), "excludes": NOT_SENT}  # the other nodes have the packages, not this code
+            ray.init(args.ray_address, runtime_env=here, logging_level="ERROR")
         else:
             cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
             ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")

@@ -105,8 +105,8 @@ def test_pictures_are_scaled_shared_and_bounded(tmp_path):
     names = [store.add_image(png((n, 9, 9))) for n in range(3)]
     run = [episode(n, screenshot=names[min(n, 2)]) for n in range(4)]
     images = view.pictures(run, tmp_path, width=320, megabytes=1)
-    assert set(images) == set(names) and all(uri.startswith("data:image/webp;base64,") for uri in images.values())
-    few = view.pictures(run, tmp_path, width=320, megabytes=1.5 * len(images[names[2]]) / 1e6)
+    assert set(images) == set(names) and all(uri.startswith("data:image/webp;base64,") for uri, _ in images.values())
+    few = view.pictures(run, tmp_path, width=320, megabytes=1.5 * len(images[names[2]][0]) / 1e6)
     assert set(few) == {names[2]}  # the last episodes come first
     run = [episode(0, screenshot="../secret.png"), episode(1, screenshot="screenshots/gone.png")]
     (tmp_path / "screenshots" / "torn.png").write_bytes(png()[:500])
@@ -122,8 +122,26 @@ def test_an_empty_lower_part_is_cut_off(tmp_path):
     picture = Image.new("RGB", (1280, 720), "white")
     picture.paste("black", (0, 0, 1280, 400))
     picture.save(tmp_path / "a.png")
-    uri = view.data_uri(tmp_path / "a.png", width=640)
-    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (640, 216)
+    uri, left = view.data_uri(tmp_path / "a.png", width=640)
+    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (640, 216) and left == 432 / 720
+
+
+def test_touches_are_where_an_answer_points_to():
+    def call(name, **arguments):
+        return f"<think>a</think><tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+
+    assert view.touches("click x1 y4") == [[0.188, 0.562]]  # the middle of a place of the tiny model's grid
+    assert view.touches(call("double_click", coordinate=[250, 999])) == [[0.25, 0.999]]
+    assert view.touches(call("type", text="12,40", coordinate=[500, 20])) == [[0.5, 0.02]]
+    assert view.touches(call("drag", **{"from": [0, 10], "to": [900, 20]})) == [[0.0, 0.01], [0.9, 0.02]]
+    for none in (
+        'do(action="Click", element="5")',
+        'do(action="Type", argument="12,40", element="5")',
+        "done",
+        "",
+        "{",
+    ):
+        assert view.touches(none) == []
 
 
 def test_bad_folders_are_one_line(tmp_path):

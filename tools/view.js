@@ -132,17 +132,24 @@ function page(text, target) {
   return box;
 }
 
-function shot(name) {
-  const picture = data.images[name];
-  if (!picture) return null;
+// The screenshot, and where the action points to; of a drag, from the ring to the dot.
+function shot(name, touches) {
+  if (!data.images[name]) return null;
+  const [picture, left] = data.images[name];
   const image = make("img", { src: picture, alt: "screenshot", loading: "lazy" });
   image.addEventListener("click", () => { $("zoom").replaceChildren(make("img", { src: picture, alt: "screenshot" })); $("zoom").showModal(); });
-  return make("div", { class: "shot" }, image);
+  const marks = touches.map(([x, y], i) => {
+    const mark = make("span", { class: "touch" + (i < touches.length - 1 ? " from" : "") });
+    mark.style.left = 100 * x + "%";
+    mark.style.top = Math.min(100, (100 * y) / left) + "%";
+    return mark;
+  });
+  return make("div", { class: "shot" }, make("div", { class: "picture" }, image, ...marks));
 }
 
 // A restored step is an earlier episode's: this one goes on from the state behind it.
 function step(s, i, restored) {
-  const target = s.action.match(/element="([^"]*)"/)?.[1] ?? null, picture = shot(s.screenshot);
+  const target = s.action.match(/element="([^"]*)"/)?.[1] ?? null, picture = shot(s.screenshot, s.touches);
   return make("section", { class: "step" + (restored ? " restored" : ""), id: "step-" + i },
     make("div", { class: "number" }, String(i + 1)),
     make("div", { class: "card" },

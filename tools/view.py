@@ -12,6 +12,7 @@ import html
 import io
 import json
 import math
+import re
 import sys
 from collections import defaultdict, deque
 from dataclasses import dataclass
@@ -24,9 +25,11 @@ import tyro
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent))
 
+from common.actions import ActionError, parse
 from common.errors import UsageError
 from common.replay import Trajectory, TrajectoryStore
 from common.run import run_main
+from common.visual import read_action
 
 
 @dataclass
@@ -74,8 +77,9 @@ def choose(store: TrajectoryStore, last: int, threshold: float) -> tuple[list[Tr
     return [trajectory for _, trajectory in chosen], counts
 
 
-def data_uri(file: Path, width: int) -> str | None:
-    """The picture, without an empty lower part and scaled down, as a data URI; None where the file is no picture."""
+def data_uri(file: Path, width: int) -> tuple[str, float] | None:
+    """(The picture, without an empty lower part and scaled down, as a data URI; the share of its height that is left).
+    None where the file is no picture."""
     from PIL import Image, ImageChops, UnidentifiedImageError
 
     try:
@@ -85,30 +89,45 @@ def data_uri(file: Path, width: int) -> str | None:
         return None
     corner = image.getpixel((image.width - 1, image.height - 1))
     drawn = ImageChops.difference(image, Image.new("RGB", image.size, corner)).getbbox()
+    height = image.height
     if drawn:
-        image = image.crop((0, 0, image.width, min(image.height, max(drawn[3] + 32, image.height * 2 // 5))))
+        image = image.crop((0, 0, image.width, min(height, max(drawn[3] + 32, height * 2 // 5))))
+    left = image.height / height
     if image.width > width:
         image = image.resize((width, round(image.height * width / image.width)), Image.Resampling.LANCZOS)
     out = io.BytesIO()
     image.save(out, "WEBP", quality=80)
-    return "data:image/webp;base64," + base64.b64encode(out.getvalue()).decode()
+    return "data:image/webp;base64," + base64.b64encode(out.getvalue()).decode(), left
 
 
-def pictures(episodes: list[Trajectory], folder: Path, width: int, megabytes: float) -> dict[str, str]:
-    """Data URIs by file name, each picture once; the last episodes first, until they would be too large together."""
+def pictures(episodes: list[Trajectory], folder: Path, width: int, megabytes: float) -> dict[str, tuple[str, float]]:
+    """`data_uri` by file name, each picture once; the last episodes first, until they would be too large together."""
     images, size = {}, 0
     for trajectory in reversed(episodes):
         for name in {step.screenshot: None for step in trajectory.steps if step.screenshot}:
             if name in images or ".." in Path(name).parts or Path(name).is_absolute():
                 continue
-            uri = data_uri(folder / name, width)
-            if uri is None:
+            picture = data_uri(folder / name, width)
+            if picture is None:
                 continue
-            size += len(uri)
+            size += len(picture[0])
             if size > megabytes * 1e6:
                 return images
-            images[name] = uri
+            images[name] = picture
     return images
+
+
+def touches(answer: str) -> list[list[float]]:
+    """Where the answer of an agent that sees points to: [x, y] in shares of the page; two points are a drag."""
+    try:
+        action = parse(read_action(answer, (1000, 1000)))
+    except ActionError:
+        return []
+    points = action.argument if action.name in ("Click", "Double Click", "Hover", "Drag") else action.element
+    if points is None or not re.fullmatch(r"\d+,\d+(,\d+,\d+)?", points):
+        return []
+    numbers = [int(number) / 1000 for number in points.split(",")]
+    return [numbers[:2], numbers[2:]] if len(numbers) > 2 else [numbers]
 
 
 def episode_data(trajectory: Trajectory) -> dict:
@@ -138,6 +157,7 @@ def episode_data(trajectory: Trajectory) -> dict:
                 error=step.error,
                 url=step.url,
                 screenshot=step.screenshot,
+                touches=touches(step.action),
                 value=finite(step.value),
                 advantage=finite(step.advantage),
             )
