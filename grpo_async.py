@@ -40,7 +40,7 @@ from common import llm, parallel, vlm
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.replay import TrajectoryStore, append_lines
-from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog, demonstrate, play, play_until_sound
+from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from common.visual import agent_prompt, is_chat, read_action, shown_steps, write_action
@@ -827,7 +827,10 @@ class System:
         total = self.args.iterations
         bar = tqdm(total=total, bar_format="{desc}", leave=False, disable=None)
         while not self.stopping and not bar.disable:
-            asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
+            try:
+                asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
+            except self.ray.exceptions.RayError:  # one is lost: whoever plays notices that, too
+                asked = 0
             with self.changed:
                 ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
             bar.set_description_str(
@@ -1344,6 +1347,8 @@ def run_iteration(learner, system, run, eval_tasks, args):
         metrics = rollout_metrics(rollouts) | lag
         metrics |= together(learner, "update_actor", groups, pictures, system.version, args)
     trained = time.time()
+    if metrics.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
+        run.say(f"warning: sampling log-probs are {metrics['rollout/logprob_gap']:.3f} a token from the model's own")
     names = names_of(rollouts)
     system.publish(learner.actor, system.version + 1)
     times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
