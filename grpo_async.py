@@ -43,7 +43,7 @@ from common.replay import TrajectoryStore, append_lines
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
-from common.visual import agent_prompt, is_chat, read_action, shown_steps, write_action
+from common.visual import agent_prompt, is_chat, memory_keys, read_action, shown_steps, write_action
 from tools import plot, view
 
 
@@ -1319,6 +1319,17 @@ def staleness(groups, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)}
 
 
+def lengths(trajectories):
+    """How long episodes and answers are. Metrics: steps of successes and of failures; tokens a step; keys of answers'
+    memories, where they have one."""
+    steps = [step for t in trajectories for step in t.steps]
+    won, lost = ([len(t.steps) for t in trajectories if bool(t.reward) == success] for success in (True, False))
+    keys = [count for step in steps if (count := memory_keys(step.action)) is not None]
+    found = {"success_length": won, "failure_length": lost, "memory_keys": keys}
+    found["tokens_per_step"] = [len(step.action_ids) for step in steps]
+    return {f"rollout/{name}": sum(values) / len(values) for name, values in found.items() if values}
+
+
 def collect(system, iteration, args):
     """A batch of groups, whose screenshots are all there, and these."""
     while True:
@@ -1344,7 +1355,7 @@ def run_iteration(learner, system, run, eval_tasks, args):
         trajectory.phase, trajectory.policy = learner.iteration, "rollouts"
     with run.timer("training"):
         set_advantages(groups, args)
-        metrics = rollout_metrics(rollouts) | lag
+        metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
         metrics |= together(learner, "update_actor", groups, pictures, system.version, args)
     trained = time.time()
     if metrics.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:

@@ -67,6 +67,22 @@ def without_thoughts(answer):
     return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
 
 
+def memory_keys(answer):
+    """How many keys the memory of an answer has, those of objects in it included; None where it has none."""
+    found = re.search(r"^Memory:\s*", without_thoughts(answer), re.MULTILINE)
+    try:
+        memory, _ = json.JSONDecoder().raw_decode(without_thoughts(answer)[found.end() :])
+    except (AttributeError, ValueError):
+        return None
+    return _keys(memory) if isinstance(memory, dict) else None
+
+
+def _keys(value):
+    if isinstance(value, dict):
+        return len(value) + sum(map(_keys, value.values()))
+    return sum(map(_keys, value)) if isinstance(value, list) else 0
+
+
 def read_action(answer, size):
     """The environment's action in an answer, for a page of `size` (width, height). What is none stays as it is: the
     environment says so."""

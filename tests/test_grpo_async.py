@@ -354,6 +354,29 @@ def test_demonstrations_say_what_is_read_back(chat):
         assert parse(visual.read_action(said, SIZE)) == Action("Exit", None, message)
 
 
+def test_the_keys_of_a_memory_are_counted():
+    memory = '{"task": "a", "facts": {"x": 1, "y": [{"z": 2}]}}'
+    assert visual.memory_keys(f"<think>Memory: {{}}</think>Memory: {memory}\nProgress: {{}}") == 5
+    assert visual.memory_keys("Memory: {}\nAction: none") == 0
+    for none in ("click x1 y2", "Memory: none", "Memory: [1]", 'Memory: {"a": ', "Action: Memory: {}"):
+        assert visual.memory_keys(none) is None
+
+
+def test_lengths_of_successes_failures_answers_and_memories():
+    def played(reward, *answers):
+        steps = [Step([1], [2] * len(answer), [], 0, "", answer) for answer in answers]
+        return SimpleNamespace(reward=reward, steps=steps)
+
+    some = [played(1.0, "ab", 'Memory: {"a": 1}'), played(0.0, "a"), played(0.0, "a", "b", "c")]
+    assert grpo_async.lengths(some) == {
+        "rollout/success_length": 2.0,
+        "rollout/failure_length": 2.0,
+        "rollout/memory_keys": 1.0,
+        "rollout/tokens_per_step": (2 + 16 + 4) / 6,
+    }
+    assert "rollout/success_length" not in grpo_async.lengths(some[1:])
+
+
 def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(monkeypatch):
     shown = []
     template = SimpleNamespace(
