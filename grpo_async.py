@@ -178,7 +178,9 @@ class Args:
     eval_tasks: int = 128
     """tasks of the eval split"""
     test_tasks: int = 300
-    """tasks of the test split played at the start and at the end"""
+    """tasks of the test split"""
+    test_before: bool = True
+    """measure the start's success on them, too"""
     eval_temperature: float = 0.0
     """sampling temperature of evaluations; 0: greedy"""
     save_every: int = 10
@@ -1395,7 +1397,7 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
         keep(run, demos, pictures)
     learner.iteration = 0
     system.publish(learner.actor, 0)
-    if args.test_tasks:
+    if args.test_before:
         before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
         metrics |= tested
         run.report("start", tested, "test_before/success")

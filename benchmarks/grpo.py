@@ -1,0 +1,256 @@
+"""The learning comparisons of docs/grpo_async.md: losses, step weights, synchronous and not, over seeds, on two cores.
+
+    python benchmarks/grpo.py --seeds 3                        # goes on where it was stopped; docs say how long
+    python benchmarks/grpo.py --seeds 3 --arms constant batch32
+    python benchmarks/grpo.py --report --write-docs            # tables and plots from what there is
+
+Each run's result is one line of benchmarks/results/grpo.jsonl, written when it is done; what is there is not run again.
+All arms of a seed begin with the same fine-tuned policy, which is also the arm "sft", and train on equally many
+trajectories. "base" is the model before that. One run at a time: it takes both cores.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.crps import show, smooth
+from benchmarks.docs import write_docs
+from common import checkpoint
+from common.run import read_metrics, run_main
+from common.stats import mean_ci, paired_difference
+
+RESULTS = ROOT / "benchmarks/results/grpo.jsonl"
+MAIN = "raft", "reinforce", "coupled", "trajectory", "constant"
+ARMS = {
+    "raft": "--loss raft",
+    "raft-fast": "--loss raft --learning-rate 2e-4",
+    "reinforce": "--loss reinforce --sync",
+    "coupled": "--loss coupled",
+    "trajectory": "--step-weight trajectory",
+    "constant": "",
+    "sync": "--sync",
+    "tokens": "--loss-mean tokens",
+    "batch16": "--batch-size 16",
+}
+NAMES = {"base": "base", "sft": "SFT", "raft": "RAFT++", "raft-fast": "RAFT++, twice the rate",
+         "reinforce": "REINFORCE, synchronous", "coupled": "coupled, 1/k", "trajectory": "decoupled, 1/\\|tau\\|",
+         "constant": "decoupled, 1/k", "sync": "decoupled, 1/k, synchronous", "tokens": "decoupled, mean over tokens",
+         "batch16": "decoupled, 1/k, batch of 16"}  # fmt: skip
+CURVES = """
+rollout/reward eval/success losses/clip_fraction losses/dual_clip_fraction losses/capped_fraction losses/surprise
+rollout/length rollout/success_length rollout/failure_length rollout/tokens_per_step staleness/mean
+perf/trajectories_per_hour
+""".split()
+
+
+@dataclass
+class Args:
+    seeds: int = 3
+    """seeds 1 to N"""
+    arms: tuple[str, ...] = MAIN
+    """which arms (see ARMS in this file)"""
+    trajectories: int = 2560
+    """trajectories that a run trains on"""
+    flags: str = ""
+    """further flags of grpo_async.py, for all arms; kept in the results"""
+    report: bool = False
+    """print the tables of what has been measured; run nothing"""
+    write_docs: bool = False
+    """with --report: put them into docs/grpo_async.md, with plots"""
+    runs_dir: str = "runs/grpo"
+    """where the runs' folders go; their trajectories are deleted when a run is done"""
+
+
+# ----------------------------------------------------------------------------------------------------------- the runs
+def run(args, name, seed, flags):
+    """One run of grpo_async.py; its folder, or None where it failed."""
+    folder = Path(args.runs_dir) / f"{name}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, "grpo_async.py", "--preset", "tiny", "--seed", str(seed), "--exp-name", name]
+    command += ["--runs-dir", str(folder), *args.flags.split(), *flags.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{name} {seed}: {done.stderr.strip()[-400:]}", flush=True)
+        return None
+    (path,) = folder.iterdir()
+    shutil.rmtree(path / "screenshots", ignore_errors=True)
+    for file in ("trajectories.jsonl", "episodes.html"):
+        (path / file).unlink(missing_ok=True)
+    return path
+
+
+def batches(args, flags):
+    """As many as have the trajectories."""
+    words = flags.split()
+    size = int(words[words.index("--batch-size") + 1]) if "--batch-size" in words else 64
+    return args.trajectories // size
+
+
+def start(args, seed):
+    """The fine-tuned policy of a seed: its folder. What its first test shows is the arm "sft"."""
+    folder = Path(args.runs_dir) / f"sft-{seed}"
+    if not list(folder.glob("*/checkpoints/*/actor")):
+        path = run(args, "sft", seed, "--iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
+        if path is not None and not measured(args, "sft", seed):
+            keep(args, "sft", seed, path, "test_before/")
+    (path,) = folder.iterdir()
+    return checkpoint.latest(path).folder("actor")
+
+
+def keep(args, arm, seed, path, part="test_after/"):
+    """One line of results."""
+    rows = read_metrics(path)
+    last = rows[-1]
+    tested = next(row for row in reversed(rows) if f"{part}success" in row)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    curves = {name: [[r["charts/iteration"], r[name]] for r in rows if r.get(name) is not None] for name in CURVES}
+    record = {
+        "arm": arm,
+        "seed": seed,
+        "flags": args.flags,
+        "trajectories": args.trajectories,
+        "commit": commit.stdout.strip(),
+        "steps": last["global_step"],
+        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
+        "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
+        "curves": {name: [[x, round(y, 5)] for x, y in curve] for name, curve in curves.items() if curve},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    with open(RESULTS, "a") as file:
+        file.write(json.dumps(record) + "\n")
+    print(f"{arm} {seed}: {record['test']['success']:.3f} in {record['minutes']} minutes", flush=True)
+
+
+def results(args):
+    """What has been measured, {arm: {seed: record}} in the tables' order."""
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    found = {}
+    for arm in NAMES:
+        for r in records:
+            if (r["arm"], r["flags"], r["trajectories"]) == (arm, args.flags, args.trajectories):
+                found.setdefault(arm, {})[r["seed"]] = r
+    return found
+
+
+def measured(args, arm, seed):
+    return seed in results(args).get(arm, {})
+
+
+def measure(args):
+    """All runs that are not there yet."""
+    if not measured(args, "base", 1):
+        path = run(args, "base", 1, "--no-sft --iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
+        keep(args, "base", 1, path, "test_before/")
+    for seed in range(1, args.seeds + 1):
+        begin = f"--no-sft --model-id {start(args, seed)}"
+        for arm in args.arms:
+            if measured(args, arm, seed):
+                continue
+            flags = f"--no-test-before {ARMS[arm]} --iterations {batches(args, ARMS[arm])}"
+            path = run(args, arm, seed, f"{begin} {flags}")
+            if path is not None:
+                keep(args, arm, seed, path)
+                shutil.rmtree(path / "checkpoints")
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+LEVELS = {"easy": (1,), "medium": (2, 3), "hard": (4, 5, 6)}
+
+
+def level(record, name):
+    """Success on the tasks of a level: requirements weigh alike."""
+    parts = [record["test"].get(f"requirements_{n}") for n in LEVELS[name]]
+    parts = [part for part in parts if part is not None]
+    return sum(parts) / len(parts)
+
+
+def success_table(arms):
+    heads = "method", "seeds", "success", *LEVELS, "against SFT", "against 1/\\|tau\\|", "minutes"
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        cells = [NAMES[arm], str(len(rows)), show(mean_ci([r["test"]["success"] for r in rows]))]
+        cells += [show(mean_ci([level(r, name) for r in rows])) for name in LEVELS]
+        for other in ("sft", "trajectory"):
+            seeds = sorted(runs.keys() & arms.get(other, {}).keys())
+            values = [[arms[name][seed]["test"]["success"] for seed in seeds] for name in (arm, other)] if seeds else []
+            cells.append(show(paired_difference(*values)) if seeds and arm not in ("base", other) else "")
+        cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def mean_of(record, name, part=1 / 3):
+    """Mean of a curve over the last part of the run."""
+    curve = [y for _, y in record["curves"].get(name, [])]
+    last = curve[-max(1, round(len(curve) * part)) :]
+    return sum(last) / len(last) if last else float("nan")
+
+
+def behaviour_table(arms):
+    """What training looked like, in the mean of its last third."""
+    names = {"clipped": "losses/clip_fraction", "dual clip": "losses/dual_clip_fraction",
+             "capped": "losses/capped_fraction", "lag": "staleness/mean", "surprise": "losses/surprise",
+             "steps": "rollout/length", "steps of successes": "rollout/success_length",
+             "of failures": "rollout/failure_length", "tokens a step": "rollout/tokens_per_step"}  # fmt: skip
+    lines = [f"| method | {' | '.join(names)} | failure to success |", "|---" * (len(names) + 2) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        if arm in ("base", "sft"):
+            continue
+        cells = [f"{mean_ci([mean_of(r, name) for r in rows]).estimate:.3g}" for name in names.values()]
+        ratios = [mean_of(r, "rollout/failure_length") / mean_of(r, "rollout/success_length") for r in rows]
+        lines.append(f"| {NAMES[arm]} | {' | '.join(cells)} | {show(mean_ci(ratios))} |")
+    return "\n".join(lines)
+
+
+def plots(arms, path):
+    """Training reward, success on eval tasks, clip fraction and steps by batches."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    from tools.plot import COLOURS
+
+    panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
+              "losses/clip_fraction": "share of clipped tokens", "rollout/length": "steps of an episode"}  # fmt: skip
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
+    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
+        for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
+            window = 1 if name.startswith("eval") else 5
+            curves = [smooth(r["curves"].get(name, []), window) for r in arms[arm].values()]
+            known = sorted(set.intersection(*map(set, curves)))
+            mean = [sum(curve[x] for curve in curves) / len(curves) for x in known]
+            axes.plot(known, mean, color=colour, lw=1.8, label=NAMES[arm].replace("\\", ""))
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
+        axes.set_xlabel("batches", fontsize=9)
+        axes.set_ylim(0)
+        axes.grid(color="#e7e3dc")
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def main(args):
+    if not args.report:
+        measure(args)
+    arms = results(args)
+    text = f"{success_table(arms)}\n\n{behaviour_table(arms)}"
+    print(text)
+    if args.write_docs:
+        plots(arms, ROOT / "docs/images/grpo_async.png")
+        write_docs(ROOT / "docs/grpo_async.md", "learning", f"![curves](images/grpo_async.png)\n\n{text}")
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))
