@@ -1397,7 +1397,7 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
         keep(run, demos, pictures)
     learner.iteration = 0
     system.publish(learner.actor, 0)
-    if args.test_before:
+    if args.test_before and test_tasks:
         before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
         metrics |= tested
         run.report("start", tested, "test_before/success")
