@@ -84,8 +84,8 @@ def make(env_id, **options):
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (five sites and the tasks between them; "arena/map+code": some of the sites), which is short for "arena-v2";
-    "arena-v1": the tasks of two sites that the first results are of; "gallery": a site for those who see; see
-    envs/arena.
+    "arena-v1": the tasks of two sites that the first results are of; "gallery": a site for those who see
+    ("gallery/easy+put2": some of its tasks, by level or template); see envs/arena.
     "site:tasks.json" (or "site" and `tasks`): the tasks of a file on any web site, see envs/site.py;
     "webgym:tasks.jsonl": the same with WebGym's tasks and its rubric judge, see envs/webgym.py. "webarena",
     "webarena-lite" (or "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your
@@ -142,6 +142,8 @@ def make(env_id, **options):
         if known is None:
             versions = " and ".join(version for version in VERSIONS if version.startswith(name.partition("-")[0]))
             raise UsageError(f"--env-id {env_id}: there is {versions}")
+        if known == ("gallery",):
+            return Arena(sites=known, only=part.split("+") if part else (), **options)
         sites = part.split("+") if part else known
         if set(sites) <= set(known):
             return Arena(sites=sites, **options)

@@ -10,6 +10,7 @@ import pytest_asyncio
 from PIL import Image
 
 import envs
+from common.errors import UsageError
 from envs import Prefix
 from envs.arena import gallery, gallery_tasks
 from envs.arena.content import SEEDS, World
@@ -241,3 +242,13 @@ async def test_instructions_mean_their_own_check():
         assert parsed is not None and parsed.config["eval"] == task.config["eval"], task.instruction
     for text in ("put a large red cat in the basket and pay", "buy two small red circle", "buy a small red circles"):
         assert env.task_from_text(text, env.tasks("train")[0]) is None
+
+
+def test_some_of_its_tasks_are_chosen_by_level_or_template():
+    every = envs.make("gallery").tasks("eval")
+    easy = envs.make("gallery/easy").tasks("eval")
+    assert easy == [task for task in every if task.max_steps == 10] and 0 < len(easy) < len(every)
+    some = envs.make("gallery-v1/hard+count").tasks("eval")
+    assert some == [task for task in every if task.max_steps == 30 or task.template == "count"]
+    with pytest.raises(UsageError, match="no tasks named dull; there are easy, medium, hard, count"):
+        envs.make("gallery/dull")

@@ -19,8 +19,8 @@ from tests.scripts import run_script
 from tests.test_parallel import LAUNCH
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = """--batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 4
---no-dynamic-sampling --envs-per-worker 4 --max-steps 10""".split()
+SMALL = """--env-id gallery/count+take_out --batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1
+--test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10""".split()
 
 
 def start(folder, *flags, launch=()):
@@ -47,7 +47,7 @@ def batches(run):
 def whole(tmp_path_factory):
     """A run from demonstrations to the summary: (its folder, its output)."""
     folder = tmp_path_factory.mktemp("whole")
-    out = finish(start(folder, "--num-demos", "100", "--sft-epochs", "1", "--test-tasks", "4"))
+    out = finish(start(folder, "--num-demos", "80", "--test-tasks", "4"))
     return run_of(folder), out
 
 

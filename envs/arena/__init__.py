@@ -11,7 +11,7 @@ from playwright.async_api import Error as PlaywrightError
 
 from common import html
 from common.actions import Action
-from common.errors import EnvFault
+from common.errors import EnvFault, UsageError
 from envs import webarena
 from envs.arena import (
     code,
@@ -40,6 +40,7 @@ SITES = (
     (code, code_tasks),
     (map, map_tasks),
 )
+LEVELS = {10: "easy", 20: "medium", 30: "hard"}  # by the longest episode
 VISUAL = ((gallery, gallery_tasks),)  # no part of the arena's task list
 # The sites of each version of the tasks; tests/test_arena.py holds their hashes.
 VERSIONS = {
@@ -96,10 +97,10 @@ class _Shared(Served):
 class Arena(PageEnv):
     """One episode slot; `fork()` gives another one on the same server and browser.
 
-    `sites` picks sites by name (None: the arena's), `format` is the page text's ("compact" or
-    "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts (None: whole), `port` a fixed port for the
-    server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into every observation; other options go to
-    `Browser.start`.
+    `sites` picks sites by name (None: the arena's), `only` tasks by their template's name or their level (LEVELS),
+    `format` is the page text's ("compact" or "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts
+    (None: whole), `port` a fixed port for the server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into
+    every observation; other options go to `Browser.start`.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Arena(PageEnv):
         count_tokens=len,
         port=0,
         screenshots=False,
+        only=(),
         **browser_options,
     ):
         sites = VERSIONS["arena-v2"] if sites is None else sites
@@ -117,6 +119,11 @@ class Arena(PageEnv):
         self.templates = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         if len(chosen) == len(SITES):
             self.templates[CROSS] = cross_tasks.TEMPLATES
+        self.only = tuple(only)
+        names = {template.name for site in self.templates.values() for template in site}
+        if unknown := [name for name in self.only if name not in names and name not in LEVELS.values()]:
+            known = ", ".join([*LEVELS.values(), *sorted(names)])
+            raise UsageError(f"--env-id: {'+'.join(sites)} has no tasks named {', '.join(unknown)}; there are {known}")
         shared = _Shared([site for site, _ in chosen], port, browser_options | {"screenshots": screenshots})
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
 
@@ -131,7 +138,9 @@ class Arena(PageEnv):
         if split not in SEEDS:
             raise ValueError(f"split {split!r} is none of {', '.join(SEEDS)}")
         if split not in self._shared.splits:
-            self._shared.splits[split] = tasks.split_tasks(split, self.templates)
+            made = tasks.split_tasks(split, self.templates)
+            kept = [task for task in made if {task.template, LEVELS.get(task.max_steps)} & set(self.only)]
+            self._shared.splits[split] = kept if self.only else made
         return self._shared.splits[split]
 
     def vary(self, task, rng):
