@@ -82,7 +82,8 @@ class Args:
 
     # the system
     ray_address: str = ""
-    """a Ray cluster's address, or auto; empty: a Ray of our own on this machine"""
+    """a Ray cluster's address, or auto; its nodes have this project and its packages at the same place. Empty: a Ray of
+    our own on this machine"""
     num_workers: int = 4
     """rollout workers, a browser each"""
     envs_per_worker: int = 8
@@ -393,8 +394,6 @@ class Pool:
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
-ROOT = Path(__file__).resolve().parent
-NOT_SENT = ["/.git", "/.venv*", "/runs", "/docs", "/tests", "/wandb"]  # to the nodes of a cluster
 RECENT = 256  # episodes by which the trajectories of an hour are counted
 STORE = "store"  # the actors' names
 SERVER = "policy server {}"
@@ -747,8 +746,7 @@ class System:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
         if args.ray_address:
-            here = {"working_dir": str(ROOT), "excludes": NOT_SENT}  # the other nodes have the packages, not this code
-            ray.init(args.ray_address, runtime_env=here, logging_level="ERROR")
+            ray.init(args.ray_address, logging_level="ERROR")
         else:
             cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
             ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
@@ -1423,7 +1421,7 @@ def train(args, env, run, learner, system):
         before = [t for t in run.trajectories if t.policy == "test before"]
     else:
         before = start_actor(learner, system, run, train_tasks, test_tasks, args)
-    system.pool.open = True
+    system.pool.open = not args.lockstep  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         run_iteration(learner, system, run, eval_tasks, args)
     system.pool.open = False

@@ -169,23 +169,6 @@ def test_two_processes_learn_what_one_does(tmp_path, trained):
         assert two.get(name) == pytest.approx(one.get(name), rel=1e-3, abs=1e-6)
 
 
-def test_the_same_command_on_two_nodes(tmp_path, trained):
-    from ray.cluster_utils import Cluster
-
-    node = {"num_cpus": 2, "node_ip_address": "127.0.0.1", "include_dashboard": False}
-    cluster = Cluster(initialize_head=True, head_node_args=node)
-    try:
-        cluster.add_node(**node)  # two workers and a server: too many for one of them
-        flags = ["--iterations", "2", "--num-workers", "2", "--ray-address", cluster.address]
-        finish(start(tmp_path, *trained, *flags))
-    finally:
-        cluster.shutdown()
-    run = run_of(tmp_path)
-    assert [row["charts/iteration"] for row in batches(run)] == [1, 2]
-    lines = [json.loads(line) for line in (run / "timeline.jsonl").read_text().splitlines()]
-    assert {line["worker"] for line in lines if "worker" in line} == {0, 1}
-
-
 @pytest.mark.parametrize(
     "flags, said",
     [

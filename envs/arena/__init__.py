@@ -99,7 +99,7 @@ class Arena(PageEnv):
 
     `sites` picks sites by name (None: the arena's), `only` tasks by their template's name or their level (LEVELS),
     `format` is the page text's ("compact" or "webrl"), `page_tokens` its longest length as `count_tokens(text)` counts
-    (None: whole), `port` a fixed port for the server (0: any; a busy one is a UsageError), `screenshots` puts a PNG into
+    (None: whole), `port` a fixed port for the server (0: any; a busy one: UsageError), `screenshots` puts a PNG into
     every observation; other options go to `Browser.start`.
     """
 
