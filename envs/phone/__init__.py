@@ -21,16 +21,16 @@ PATIENCE = 12  # actions that an oracle puts in to find what its next move needs
 class PhoneEnv:
     """One episode slot; `fork()` gives another one. The contract of docs/environments.md.
 
-    `groups` of tasks (None: all); `size` of the screen in pixels; `screenshots` puts a PNG into every observation;
-    `asks` and `late` are the Device's: how often an app asks for a permission, a screen is late.
+    `groups` of tasks (None: all); `viewport`, the size of the screen in pixels; `screenshots` puts a PNG into every
+    observation; `asks` and `late` are the Device's: how often an app asks for a permission, a screen is late.
     """
 
-    def __init__(self, groups=None, format="compact", size=(360, 640), screenshots=False, asks=0.2, late=0.03):
+    def __init__(self, groups=None, format="compact", viewport=(360, 640), screenshots=False, asks=0.2, late=0.03):
         groups = tuple(groups or tasks.GROUPS)
         for name, values, known in (("groups", groups, tasks.GROUPS), ("format", (format,), FORMATS)):
             if set(values) - set(known):
                 raise UsageError(f"phone: {name}: there are {', '.join(known)}, not {', '.join(values)}")
-        self.groups, self.format, self.size, self.screenshots = groups, format, tuple(size), screenshots
+        self.groups, self.format, self.size, self.screenshots = groups, format, tuple(viewport), screenshots
         self._odds = {"asks": asks, "late": late}
         self._clear()
 

@@ -110,7 +110,7 @@ def with_event(state, new, old=None):
 
 
 def _event_draw(state, rng):
-    day = state.time.date().replace(day=rng.randint(1, 28)).isoformat()
+    day = state.time.date().replace(day=pick(rng, state.world.own(range(1, 29)))).isoformat()
     return {"title": new_title(state, rng), "day": calendar.long_day(day), "time": draw_hour(state, rng)}
 
 
@@ -210,7 +210,11 @@ def _timer_moves(slots):
 
 
 def _city_draw(state, rng):
-    return {"city": pick(rng, [city for city in state.world.own(clock.CITIES) if city not in state.clock.cities])}
+    return {
+        "city": pick(
+            rng, [city for city in state.world.pool("city") if city in clock.CITIES and city not in state.clock.cities]
+        )
+    }
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

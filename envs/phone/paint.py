@@ -67,7 +67,7 @@ class Painter:
             self._toast(state, height)
         if state.keyboard:
             self._keyboard(state, height)
-        self._navigation(height, dark_bar)
+        self._navigation(height, dark_bar or window.behind is not None)
         return self.image
 
     # --- pieces ----------------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class Painter:
             self._icon(widget.icon, left, top, (width, height), widget.size, widget.ink)
         elif widget.text:
             self._words(widget, left, top, width, height)
-        for part in widget.parts:
+        for part in sorted(widget.parts, key=lambda part: part.kind != "list"):  # a list's rows end under the bars
             self._tree(part, left, top)
         if widget.kind == "list" and widget.scroll and widget.scroll[1]:
             offset, most = widget.scroll
@@ -208,8 +208,8 @@ class Painter:
     def _draw_hand(self, widget, left, top, width, height):
         """The hand of a clock's face: from the middle to the `value`-th of sixty places."""
         x, y = glyphs.polar(widget.value, 60, width / 2 - 22)
-        for step in range(9):
-            self._box(left + width / 2 + x * step / 9 - 1, top + height / 2 + y * step / 9 - 1, 3, 3, "accent", 1)
+        for step in range(40):
+            self._box(left + width / 2 + x * step / 40 - 1, top + height / 2 + y * step / 40 - 1, 2, 2, "accent")
         self._box(left + width / 2 + x - 18, top + height / 2 + y - 18, 36, 36, "accent", 18)
         self._box(left + width / 2 - 4, top + height / 2 - 4, 8, 8, "accent", 4)
 

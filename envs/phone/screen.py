@@ -357,9 +357,9 @@ def page(state, title, rows, up=True, buttons=(), fab=None, tabs=(), foot=None, 
     top = STATUS + (BAR if bar else 0)
     low = end - (56 if tabs and not state.keyboard else 0) - (foot.box[3] if foot else 0)
     seen, scroll = stack_up(rows, low - top, screen.scroll)
-    parts.append(Widget("list", (0, top, WIDTH, low - top), parts=seen, scroll=scroll, id="list"))
     if bar:
         parts.append(Widget("bar", (0, STATUS, WIDTH, BAR), parts=_bar(title, up, buttons), fill="paper"))
+    parts.append(Widget("list", (0, top, WIDTH, low - top), parts=seen, scroll=scroll, id="list"))
     if tabs and not state.keyboard:
         wide = WIDTH // len(tabs)
         shown = [_tab(i * wide, wide, *one) for i, one in enumerate(tabs)]

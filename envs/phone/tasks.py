@@ -209,7 +209,7 @@ def build(template, seed, slots, phrasing, number):
         split=world.split,
         seed=seed,
         template=template.name,
-        steps=len(template.oracle(state, slots)) + 1,
+        steps=len(_closed(template.oracle(state, slots))),
         config=config,
     )
 
@@ -264,10 +264,11 @@ def is_done(task, before, after, said):
 def oracle(task):
     """The moves that solve a task, the closing one included."""
     template, state = templates()[task.template], fresh(task.seed)
-    moves = template.oracle(state, task.config["slots"])
-    if moves and moves[-1].op == "Exit":
-        return moves
-    return [*moves, answer()]
+    return _closed(template.oracle(state, task.config["slots"]))
+
+
+def _closed(moves):
+    return moves if moves and moves[-1].op == "Exit" else [*moves, answer()]
 
 
 # --- for templates ---------------------------------------------------------------------------------------------------

@@ -460,7 +460,7 @@ def _cart_moves():
 
 def _order_draw(state, rng):
     require(state.shop.cart)
-    return {"address": pick(rng, shop.ADDRESSES), "shipping": pick(rng, shop.SHIPPING)}
+    return {"address": pick(rng, state.world.own(shop.ADDRESSES)), "shipping": pick(rng, shop.SHIPPING)}
 
 
 def _order_goal(state, slots):

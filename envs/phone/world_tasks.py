@@ -271,7 +271,8 @@ def _shifted(state, slots):
 
 def _day_draw(state, rng):
     days = [event.day for event in state.events]
-    day = pick(rng, [day for day in set(days) if days.count(day) == 2 and day[:7] == state.time.strftime("%Y-%m")])
+    month, own = state.time.strftime("%Y-%m"), state.world.own(range(1, 32))
+    day = pick(rng, sorted({day for day in days if days.count(day) < 3 and day[:7] == month and int(day[8:]) in own}))
     return {"day": calendar.long_day(day)}
 
 
@@ -294,7 +295,9 @@ def _day_goal(state, slots):
 
 
 def _folder_of(state, rng):
-    counts = {folder: [f for f in state.files if f.folder == folder and f.name] for folder in files.FOLDERS}
+    counts = {
+        folder: [f for f in state.files if f.folder == folder and f.name] for folder in state.world.own(files.FOLDERS)
+    }
     return {"folder": pick(rng, [folder for folder, inside in counts.items() if len(inside) in (2, 3)])}
 
 

@@ -29,8 +29,8 @@ from envs.phone.screen import (
 
 PACKAGE, LABEL, ICON, PERMISSION = "com.android.deskclock", "Clock", ("clock", (60, 64, 120)), ""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-CITIES = {"London": 0, "Paris": 1, "Cairo": 2, "Nairobi": 3, "Mumbai": 5, "Bangkok": 7, "Tokyo": 9, "Sydney": 10,
-          "Denver": -7, "Chicago": -6, "Lima": -5, "Toronto": -4}  # fmt: skip
+CITIES = {"Paris": 1, "Zurich": 1, "Manila": 8, "Sydney": 10, "Prague": 1, "Seoul": 9, "Lima": -5, "Cairo": 2,
+          "Nairobi": 3, "Mumbai": 5, "Bangkok": 7, "Tokyo": 9, "Denver": -7, "Toronto": -5}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Clock:
     seconds that have gone by; `laps` are whole seconds."""
 
     alarms: tuple = ()
-    cities: tuple = ("London",)
+    cities: tuple = ("Paris",)
     timer: tuple | None = None
     watch: tuple = (0.0, None)
     laps: tuple = ()

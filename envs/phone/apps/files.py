@@ -40,13 +40,11 @@ def begin(world, time):
     rng, files = world.rng("files"), [File(folder) for folder in FOLDERS]
     kinds = {"Documents": ("txt", "pdf"), "Download": ("pdf", "jpg", "mp3"), "Music": ("mp3",),
              "Pictures": ("jpg", "png"), "DCIM": ("jpg", "mp4")}  # fmt: skip
-    topics = rng.sample(world.pool("topic"), min(len(world.pool("topic")), 20))
     for folder in FOLDERS:
-        for _ in range(rng.randint(2, 4)):
-            if not topics:
-                break
-            name = f"{topics.pop().lower()}_{rng.choice(world.pool('matter')).lower()}.{rng.choice(kinds[folder])}"
-            files.append(File(folder, name, rng.randint(3, 4000)))
+        stems = set()
+        while len(stems) < rng.randint(2, 4):
+            stems.add(f"{rng.choice(world.pool('topic'))}_{rng.choice(world.pool('matter'))}".lower())
+        files += [File(folder, f"{stem}.{rng.choice(kinds[folder])}", rng.randint(3, 4000)) for stem in sorted(stems)]
     return {"files": in_order(files)}
 
 

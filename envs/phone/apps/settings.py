@@ -252,7 +252,7 @@ def _app(state):
     rows = [
         row(name, "Running" if package in dict(state.stacks) else "Not running", icon=glyph, disc=colour),
         toggle("Allow notifications", not silent, flip, icon="bell"),
-        wide_button("Open", lambda state: open_app(state, package)),
+        wide_button("Open", lambda state: open_app(state, package) if package in apps.installed(state) else state),
         wide_button(
             "Force stop", lambda state: with_stack(state, package, ()) if package != PACKAGE else state, quiet=True
         ),

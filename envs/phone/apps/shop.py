@@ -32,7 +32,7 @@ COLOURS = {"Red": (217, 48, 37), "Blue": (26, 115, 232), "Green": (24, 128, 56),
 SORTS = ("Best match", "Price: low to high", "Price: high to low", "Rating")
 PRICES = ("Any price", "Under $25", "Under $50", "Under $75")
 SHIPPING = {"Standard": 0, "Express": 9, "Pickup": 2}
-ADDRESSES = ("Home", "Office", "Locker")
+ADDRESSES = ("Home", "Work", "Locker")
 
 
 @dataclass(frozen=True)
