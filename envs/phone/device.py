@@ -11,7 +11,7 @@ from functools import lru_cache
 from xml.sax.saxutils import escape
 
 from envs.phone import apps
-from envs.phone.paint import NAVIGATION_KEYS, Painter, keys
+from envs.phone.paint import NAVIGATION_KEYS, Painter, appearance, keys
 from envs.phone.screen import (
     LAUNCHER,
     NAVIGATION,
@@ -55,7 +55,7 @@ class Device:
         self.size, self.late = tuple(size), late
         self._painter = Painter(self.size)
         self._scale = self.size[0] / WIDTH
-        self._frame = self._dump = (None, None)
+        self._frame, self._dump = (None, None, None), (None, None)
         self.state = apps.begin(World(seed), round(self.size[1] / self._scale), asks)
 
     # --- what an app's driver does ----------------------------------------------------------------------------------
@@ -143,10 +143,13 @@ class Device:
     # --- what is seen -----------------------------------------------------------------------------------------------
 
     def screenshot(self):
-        """The picture of the screen, RGB. The same object until the state changes: copy it before you draw on it."""
+        """The picture of the screen, RGB. The same object until it changes: copy it before you draw on it."""
         seen = self._seen()
         if self._frame[0] is not seen:
-            self._frame = seen, self._painter.paint(window(seen), seen, seen.height)
+            look, picture = appearance(window(seen), seen), self._frame[1]
+            if look != self._frame[2]:
+                picture = self._painter.paint(window(seen), seen, seen.height)
+            self._frame = seen, picture, look
         return self._frame[1]
 
     def hierarchy(self):
@@ -331,23 +334,24 @@ def _xml(front, state, size, scale):
 
 
 def _attributes(widget, box, package, number, scale):
-    flag = {False: "false", True: "true"}
     left, top, right, low = (round(edge * scale) for edge in box)
-    checkable = widget.kind in ("switch", "check", "radio")
+    kind, checkable = widget.kind, widget.kind in ("switch", "check", "radio")
+    words = {"image": "", "slider": f"{widget.value}.0"}.get(kind, widget.text)
     name = f"{package}:id/{widget.id}" if widget.id else ""
-    shown = {"image": "", "slider": f"{widget.value}.0"}.get(widget.kind, widget.text)
-    words = {
-        "index": number, "text": shown, "resource-id": name, "class": CLASSES[widget.kind], "package": package,
-        "content-desc": widget.label, "checkable": flag[checkable], "checked": flag[checkable and bool(widget.on)],
-        "clickable": flag[widget.tap is not None], "enabled": "true",
-        "focusable": flag[widget.tap is not None or widget.slide is not None], "focused": flag[widget.focused],
-        "scrollable": flag[bool(widget.scroll and widget.scroll[1])], "long-clickable": flag[widget.hold is not None],
-        "password": "false", "selected": flag[widget.kind == "tab" and bool(widget.on)],
-        "bounds": f"[{left},{top}][{right},{low}]",
-    }  # fmt: skip
-    if widget.kind == "field":
-        words["hint"] = widget.hint
-    return " ".join(f"{key}={_quoted(str(value))}" for key, value in words.items())
+    hint = f" hint={_quoted(widget.hint)}" if kind == "field" else ""
+    return (
+        f'index="{number}" text={_quoted(words)} resource-id="{name}" class="{CLASSES[kind]}" package="{package}" '
+        f'content-desc={_quoted(widget.label)} checkable="{_flag(checkable)}" '
+        f'checked="{_flag(checkable and widget.on)}" clickable="{_flag(widget.tap)}" enabled="true" '
+        f'focusable="{_flag(widget.tap or widget.slide)}" focused="{_flag(widget.focused)}" '
+        f'scrollable="{_flag(widget.scroll and widget.scroll[1])}" long-clickable="{_flag(widget.hold)}" '
+        f'password="{_flag(widget.id == "password")}" selected="{_flag(kind == "tab" and widget.on)}" '
+        f'bounds="[{left},{top}][{right},{low}]"{hint}'
+    )
+
+
+def _flag(value):
+    return "true" if value else "false"
 
 
 @lru_cache(8192)

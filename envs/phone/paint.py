@@ -46,6 +46,21 @@ def keys(board, height):
     return [*placed, ((304, low, 54, 44), "enter", "enter")]
 
 
+def appearance(window, state):
+    """All that a picture depends on: where it is equal, the picture is."""
+    toast = state.toast[0] if state.toast[1] > state.now else ""
+    around = state.settings, state.time.strftime("%H:%M"), state.keyboard, toast
+    return around, _look(window.root), window.behind and _look(window.behind)
+
+
+def _look(widget):
+    parts = [_look(part) for part in widget.parts]
+    return (
+        widget.kind, widget.box, widget.text, widget.hint, widget.focused, widget.on, widget.value, widget.scroll,
+        widget.size, widget.ink, widget.fill, widget.line, widget.radius, widget.align, widget.bold, widget.icon, parts,
+    )  # fmt: skip
+
+
 class Painter:
     """Paints windows at one size of screen."""
 
