@@ -2,6 +2,7 @@
 read of it and how they act on it; the environment's contract."""
 
 import contextlib
+import io
 import pickle
 import random
 import re
@@ -14,13 +15,14 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 import envs
 from common.actions import Action, ActionError, parse
 from common.errors import StateMismatch, UsageError
 from envs import Prefix
 from envs.phone import apps, observe, tasks
-from envs.phone.actions import TYPES, Gesture, do_gesture, format_gesture, gesture_of, parse_gesture
+from envs.phone.actions import TYPES, Gesture, do_gesture, format_gesture, gestures_of, parse_gesture
 from envs.phone.device import PERMISSIONS, Device, _hit, _seen_part, walk, window
 from envs.phone.paint import keys
 from envs.phone.screen import KEYBOARD, LAUNCHER, NAVIGATION, STATUS
@@ -164,6 +166,12 @@ def test_the_keyboard_covers_the_lower_part_and_types():
     device.key(DELETE)
     device.text("x y")
     assert device.state.screen.get("email") == "Ab 7x y"
+    press(device, "Clear Email")
+    assert device.state.screen.get("email") == ""
+    device.text("Ab 7x y")
+    device.key(61)  # Tab: the next field, or the first one after the last
+    assert device.state.screen.focus == "first"
+    press(device, "Email")
     device.key(BACK)
     assert not device.state.keyboard and device.state.screen.name == "form"
     device.text("!")  # the field has the focus still
@@ -430,10 +438,12 @@ def test_points_that_are_near_are_a_tap_and_others_a_swipe():
     )
     assert device.foreground()[1] == ".Drawer"
     assert parse_gesture('"action_type": "TYPE", "typed_text": "a \\"b\\""') == Gesture("TYPE", text='a "b"')
-    tapped = gesture_of(parse('do(action="Search", element="1", argument="x")'), {"1": (0, 64, 36, 64)}, (360, 640))
+    box = {"id": "1", "kind": "box", "label": "x", "value": "", "box": (0, 64, 36, 64)}
+    tapped = gestures_of(parse('do(action="Search", element="1", argument="x")'), [box], (360, 640))
     assert [g.type for g in tapped] == ["DUAL_POINT", "TYPE", "PRESS_ENTER"] and tapped[0].touch == (0.05, 0.15)
-    with pytest.raises(ActionError):
-        gesture_of(Action("Hover", "1"), {"1": (0, 0, 1, 1)}, (360, 640))
+    for action in (Action("Hover", "1"), Action("Click", "2")):
+        with pytest.raises(ActionError):
+            gestures_of(action, [box], (360, 640))
 
 
 # --- the environment -------------------------------------------------------------------------------------------------
@@ -491,19 +501,15 @@ async def test_restore_by_snapshot_and_by_replay():
     await first.close()
 
 
-async def test_gestures_solve_a_task_and_what_is_impossible_is_said():
-    env, reader = envs.make("phone/general", format="aitw", screenshots=True), envs.make("phone/general")
+async def test_who_sees_writes_gestures():
+    env = envs.make("phone/general", format="aitw", screenshots=True, viewport=(180, 320))
     task = task_of(env, "toggle")
     obs, _ = await env.reset(task)
-    assert obs["screenshot"].startswith(b"\x89PNG")
-    for move in env.oracle(task):
-        action = parse(reader.resolve(move, obs))
-        for gesture in gesture_of(action, obs["boxes"], (360, 640)):
-            obs, reward, terminated, _, info = await env.step(format_gesture(gesture))
-    assert terminated and reward == 1.0
-    await env.reset(task)
-    *_, info = await env.step(format_gesture(Gesture("STATUS_TASK_IMPOSSIBLE")))
-    assert info["answer"] == "N/A" and info["verdict"] == 0.0
+    assert Image.open(io.BytesIO(obs["screenshot"])).size == (180, 320)
+    obs, *_ = await env.step('do(action="Click", element="1")')
+    assert obs["error"] == "no action type in the answer"
+    *_, terminated, _, info = await env.step(format_gesture(Gesture("STATUS_TASK_IMPOSSIBLE")))
+    assert terminated and info["answer"] == "N/A" and info["verdict"] == 0.0
 
 
 def test_names_of_environments():

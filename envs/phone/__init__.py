@@ -10,7 +10,15 @@ from common.actions import ActionError, parse
 from common.errors import StateMismatch, UsageError
 from envs import Prefix, observation_hash, replay
 from envs.phone import observe, tasks
-from envs.phone.actions import IMPOSSIBLE, do_action, do_gesture, parse_gesture
+from envs.phone.actions import (
+    IMPOSSIBLE,
+    do_action,
+    do_gesture,
+    format_gesture,
+    gestures_of,
+    parse_gesture,
+    tap_at,
+)
 from envs.phone.device import PERMISSIONS, Device
 
 FORMATS = ("compact", "aitw")
@@ -115,20 +123,24 @@ class PhoneEnv:
     # --- oracles ---------------------------------------------------------------------------------------------------
 
     def oracle(self, task):
-        """The moves that solve `task`, each chosen when it is asked for, from what this slot shows then: between those
-        of the task it answers a question for a permission, waits for a late screen, and scrolls to what is not seen.
-        Raises LookupError where that does not lead to the next move."""
+        """The moves that solve `task`, or gestures in format "aitw", each chosen when it is asked for from what this
+        slot shows then: between those of the task it answers a question for a permission, waits for a late screen, and
+        scrolls to what is not seen. Raises LookupError where that does not lead to the next move."""
+        moves = self._moves(task)
+        return moves if self.format == "compact" else (gesture for move in moves for gesture in self._gestures(move))
+
+    def _moves(self, task):
         for move in tasks.oracle(task):
             before = None
             for _ in range(PATIENCE):
                 text = self._obs["text"]
                 if self._obs["title"] == PERMISSIONS:
-                    yield tasks.Move("Allow", kind="button")
+                    yield tasks.tap("Allow", "button")
                 elif tasks.find(move, text):
                     break
                 elif text != before and text.endswith("\nscrolls") and not self._is_late():
                     before = text
-                    yield tasks.Move("", "Scroll Down", kind="")
+                    yield tasks.Move("", "Scroll Down")
                 else:
                     before = text
                     yield tasks.WAIT
@@ -141,14 +153,25 @@ class PhoneEnv:
                     break
                 yield tasks.WAIT
 
+    def _gestures(self, move):
+        """The gestures of one move; a box that holds something is emptied by the button in it."""
+        action = parse(tasks.resolve(move, self._obs["text"]))
+        nodes = observe.read(self._phone.hierarchy())[1]
+        first, *others = gestures_of(action, nodes, self.size)
+        yield first
+        if others:
+            nodes = observe.read(self._phone.hierarchy())[1]
+            clear = [node for node in nodes if node.get("label") == f"Clear {move.label}"]
+            yield from (tap_at(node["box"], self.size) for node in clear)
+        yield from others
+
     def _is_late(self):
         """Whether the last action has not changed what is seen."""
         return len(self._hashes) > 1 and self._hashes[-1] == self._hashes[-2]
 
     def resolve(self, move, obs):
-        """The action text of an oracle's move on this observation, as format "compact" has it; raises LookupError if
-        its element is not there."""
-        return tasks.resolve(move, obs["text"])
+        """The action text of an oracle's move on this observation; raises LookupError if its element is not there."""
+        return tasks.resolve(move, obs["text"]) if self.format == "compact" else format_gesture(move)
 
     def vary(self, task, rng):
         raise UsageError("nothing varies the phone's instructions: --generator URL or --no-curriculum")

@@ -76,10 +76,11 @@ def format_gesture(gesture):
     return f'"action_type": "{gesture.type}", "touch_point": "{touch}", "lift_point": "{lift}", "typed_text": "{words}"'
 
 
-def gesture_of(action, boxes, size):
+def gestures_of(action, nodes, size):
     """The gestures that do what a call on elements does: a list, because a text is typed after a tap on its box.
 
-    `boxes`: element id -> (left, top, width, height). What no gesture of Android in the Wild can do raises ActionError.
+    `nodes` are those of `observe.read`. A box must be empty before: no gesture deletes. What no gesture can do raises
+    ActionError.
     """
     name, argument = action.name, action.argument or ""
     if name == "Exit":
@@ -92,15 +93,33 @@ def gesture_of(action, boxes, size):
     if name in ("Scroll Down", "Scroll Up"):
         ends = (0.5, 0.7), (0.5, 0.3)
         return [Gesture("DUAL_POINT", *(ends if name == "Scroll Down" else ends[::-1]))]
-    if name == "Wait":  # a tap where there is nothing: the status bar
-        return [Gesture("DUAL_POINT", (0.5, 0.01), (0.5, 0.01))]
-    if action.element in boxes and name in ("Click", "Type", "Search"):
-        left, top, width, height = boxes[action.element]
-        place = (left + width / 2) / size[0], (top + height / 2) / size[1]
-        gestures = [Gesture("DUAL_POINT", place, place)]
-        gestures += [Gesture("TYPE", text=argument)] if name != "Click" else []
-        return gestures + [Gesture("PRESS_ENTER")] * (name == "Search")
-    raise ActionError(f"no gesture does {name}")
+    if name == "Wait":  # there is no gesture for it; typing nothing does nothing
+        return [Gesture("TYPE")]
+    if name not in ("Click", "Type", "Search"):
+        raise ActionError(f"no gesture does {name}")
+    node = _element(action.element, nodes)
+    left, top, width, height = node["box"]
+    if node["kind"] == "slider" and name == "Type":
+        ends = [(left + width / 2) / size[0], (slider_place(node, int(argument), size)) / size[0]]
+        y = (top + height / 2) / size[1]
+        return [Gesture("DUAL_POINT", *((x, y) for x in ends))]
+    gestures = [tap_at(node["box"], size)]
+    gestures += [Gesture("TYPE", text=argument)] if name != "Click" else []
+    return gestures + [Gesture("PRESS_ENTER")] * (name == "Search")
+
+
+def tap_at(box, size):
+    """A tap in the middle of a box of pixels."""
+    left, top, width, height = box
+    place = (left + width / 2) / size[0], (top + height / 2) / size[1]
+    return Gesture("DUAL_POINT", place, place)
+
+
+def slider_place(node, percent, size):
+    """Where on a slider a percentage is; its bar ends a thumb's radius inside its box."""
+    left, _, width, _ = node["box"]
+    ends = 12 * size[0] / 360
+    return left + ends + (width - 2 * ends) * percent / 100
 
 
 # --- done on a phone -------------------------------------------------------------------------------------------------
@@ -177,9 +196,8 @@ def _type(phone, action, nodes):
         if node and node["kind"] == "slider":
             if not words.strip().isdecimal() or int(words) > 100:
                 raise ActionError("a slider takes a percentage")
-            left, top, width, height = node["box"]
-            ends = 12 * phone.size[0] / 360  # the bar ends a thumb's radius inside its box
-            phone.tap(round(left + ends + (width - 2 * ends) * int(words) / 100), top + height // 2)
+            place = round(slider_place(node, int(words), phone.size))
+            phone.tap(place, node["box"][1] + node["box"][3] // 2)
             return
         if node and node["kind"] != "box":
             raise ActionError(f"element {action.element} takes no text")

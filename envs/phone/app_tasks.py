@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import date
 
+from envs.phone.actions import IMPOSSIBLE
 from envs.phone.apps import calendar, clock, files, notes, settings, store
 from envs.phone.screen import hour
 from envs.phone.tasks import (
@@ -14,7 +15,6 @@ from envs.phone.tasks import (
     answer,
     app,
     enter,
-    hold,
     pick,
     require,
     shows,
@@ -43,7 +43,7 @@ def sentence(state, rng):
     """A few words to write down or to send."""
     world = state.world
     return pick(rng, (
-        f"Bring {rng.randint(2, 9)} {pick(rng, world.pool('noun')).lower()}s",
+        f"Bring the {pick(rng, world.pool('noun')).lower()} at {rng.randint(2, 9)} PM",
         f"Ask {pick(rng, world.pool('first'))} about the {pick(rng, world.pool('topic')).lower()}",
         f"See you at {rng.randint(2, 98)} {pick(rng, world.pool('street'))} Street",
         f"The {pick(rng, world.pool('code'))} code is {rng.randint(1000, 9999)}",
@@ -187,6 +187,11 @@ def _alarm(state, slots):
 def _alarm_turn(state, slots):
     old = _alarm(state, slots)
     return Goal({"alarms": clock.with_alarm(state.clock, replace(old, on=not old.on), old).alarms})
+
+
+def _no_alarm_goal(state, slots):
+    require(parse_hour(slots["time"]) not in [(alarm.hour, alarm.minute) for alarm in state.clock.alarms])
+    return Goal(answer=(IMPOSSIBLE,))
 
 
 def _timer_draw(state, rng):
@@ -373,7 +378,13 @@ APPS = [
         ("Delete the file {file} from the {folder} folder", "In Files, remove {file} from {folder}"),
         a_file,
         _without_file,
-        lambda state, slots: [*to_folder(slots), hold(slots["file"]), tap("Delete", "button"), tap("Delete", "button")],
+        lambda state, slots: [
+            *to_folder(slots),
+            tap(slots["file"], "item"),
+            DETAILS,
+            tap("Delete", "item"),
+            tap("Delete", "button"),
+        ],
     ),
     _choice(
         "timeout",
@@ -395,8 +406,8 @@ APPS = [
         "apps",
         "count_note",
         (
-            'How many {thing}s does the note "{title}" ask for?',
-            'According to the note "{title}", how many of {thing} are needed?',
+            'The note "{title}" is a list: how many of "{thing}" are on it?',
+            'According to the note "{title}", what is the count of "{thing}"?',
         ),
         _listed,
         lambda state, slots: Goal(answer=(_how_many(state, slots),)),
@@ -442,8 +453,9 @@ APPS = [
         lambda state, slots: Goal({"files": files.moved(state.files, (file_of(state, slots),), slots["target"])}),
         lambda state, slots: [
             *to_folder(slots),
-            hold(slots["file"]),
-            tap("Move to", "button"),
+            tap(slots["file"], "item"),
+            DETAILS,
+            tap("Move to", "item"),
             tap(slots["target"], "item"),
         ],
     ),
@@ -580,6 +592,14 @@ APPS = [
         _timer_draw,
         lambda state, slots: Goal(place=_timer_place(int(slots["minutes"]), False)),
         lambda state, slots: _timer_moves(slots),
+    ),
+    _template(
+        "apps",
+        "no_alarm",
+        ("Turn off the alarm at {time}", "Switch off the {time} alarm, but keep it"),
+        lambda state, rng: {"time": draw_hour(state, rng)},
+        _no_alarm_goal,
+        lambda state, slots: [*app("Clock"), answer(IMPOSSIBLE)],
     ),
 ]
 

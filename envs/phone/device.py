@@ -28,7 +28,7 @@ from envs.phone.screen import (
 )
 from envs.phone.words import World
 
-BACK, HOME, ENTER, DELETE, RECENTS = 4, 3, 66, 67, 187
+BACK, HOME, TAB, ENTER, DELETE, RECENTS = 4, 3, 61, 66, 67, 187
 HELD = 0.5  # seconds after which a touch is a long press
 MOVED = 12  # units that a touch may move and still be a tap
 PERMISSIONS = "com.android.permissioncontroller"
@@ -117,7 +117,7 @@ class Device:
         self._do(lambda state: _typed(state, string))
 
     def key(self, code):
-        """An Android key code: 4 Back, 3 Home, 66 Enter, 67 Delete, 187 Recents; any other one does nothing."""
+        """An Android key code: 4 Back, 3 Home, 61 Tab, 66 Enter, 67 Delete, 187 Recents; any other one does nothing."""
         self._do(lambda state: _pressed(state, code))
 
     def advance(self, seconds):
@@ -296,6 +296,9 @@ def _pressed(state, code):
     focused = _focused(state)
     if focused is None:
         return state
+    if code == TAB:
+        fields = [widget for widget, _, _ in walk(window(state).root) if widget.kind == "field"]
+        return fields[(fields.index(focused) + 1) % len(fields)].tap(state)
     if code == DELETE:
         return swap(state, state.screen.set(**{focused.id: focused.text[:-1]}))
     if code == ENTER:

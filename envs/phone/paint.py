@@ -167,7 +167,7 @@ class Painter:
         if widget.icon:
             self._icon(widget.icon, left + 8, top, (28, height), 20, "soft")
             x, pad = left + 44, 44
-        room = width - pad - 12
+        room = width - pad - (42 if widget.parts else 12)
         if not widget.text:
             self._text(glyphs.fit(widget.hint, 16, room), x, top + min(height, 48) / 2, 16, "soft")
             end, line = x, top + min(height, 48) / 2

@@ -301,10 +301,13 @@ def box(state, key, hint, left=16, top=0, width=WIDTH - 32, height=48, enter=Non
     def focus(state):
         return replace(swap(state, replace(state.screen, focus=key)), keyboard=state.keyboard or "abc")
 
-    return Widget(
-        "field", (left, top, width, height), screen.get(key), tap=focus, hint=hint, focused=screen.focus == key,
-        id=key, size=16, enter=enter, **({"line": "line", "radius": 8} | look),
-    )  # fmt: skip
+    shown, parts = screen.get(key), ()
+    focused = screen.focus == key
+    if focused and shown:
+        parts = (image("close", width - 40, 4, 40, f"Clear {hint}", 16, tap=draft(**{key: ""}), ink="soft"),)
+    style = {"line": "line", "radius": 8} | look
+    return Widget("field", (left, top, width, height), shown, tap=focus, hint=hint, focused=focused, id=key, size=16,
+                  enter=enter, parts=parts, **style)  # fmt: skip
 
 
 def entry(state, key, hint, high=48, enter=None):

@@ -57,10 +57,6 @@ def search(label, words):
     return Move(label, "Search", words)
 
 
-def hold(label):
-    return Move(label, "Right Click")
-
-
 def answer(words="done"):
     return Move("", "Exit", words)
 

@@ -4,6 +4,7 @@ from envs.phone.apps import browser, settings, shop, store, web
 from envs.phone.apps.clock import Alarm, with_alarm
 from envs.phone.screen import hour
 from envs.phone.tasks import (
+    LONG,
     Goal,
     Template,
     answer,
@@ -111,7 +112,7 @@ def _new_tab(private):
     return Template(
         "private_tab" if private else "new_tab",
         "general",
-        (f"Open a new {kind} in the browser", f"Go to the browser and open a {kind} more"),
+        (f"Open a new {kind} in the browser", f"Add a {kind} to those of the browser"),
         lambda state, rng: {},
         lambda state, slots: Goal(place=place),
         lambda state, slots: [*app("Browser"), tap("More options", "button"), tap(f"New {kind}", "item")],
@@ -567,7 +568,7 @@ SHOPPING = [
     Template(
         "add_count",
         "shopping",
-        ("Add {count} {product} to the Shop's cart", "Put {count} x {product} in the cart of the Shop app"),
+        ("Add {count} of the {product} to the Shop's cart", "Put {count} x {product} in the cart of the Shop app"),
         _count_draw,
         lambda state, slots: _cart_of(state, shop.Line(slots["product"], int(slots["count"]))),
         _count_oracle,
@@ -631,7 +632,7 @@ SHOPPING = [
     Template(
         "add_color",
         "shopping",
-        ("Add a {color} {product} to the Shop's cart", "Put the {product} in {color} in the cart of the Shop app"),
+        ("Add the {product} in {color} to the Shop's cart", "Put the {product} in {color} in the cart of the Shop app"),
         _colour_draw,
         lambda state, slots: _cart_of(state, shop.Line(slots["product"], 1, slots["color"].capitalize())),
         _colour_oracle,
@@ -646,6 +647,7 @@ SHOPPING = [
         _two_items,
         lambda state, slots: _in_cart(state, *((slots["site"], slots[key].capitalize()) for key in ("item", "item2"))),
         _two_oracle,
+        LONG,
     ),
     Template(
         "wish",

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from datetime import date, timedelta
 
+from envs.phone.actions import IMPOSSIBLE
 from envs.phone.app_tasks import (
     DETAILS,
     a_contact,
@@ -28,7 +29,6 @@ from envs.phone.tasks import (
     answer,
     app,
     enter,
-    hold,
     pick,
     require,
     tap,
@@ -298,7 +298,7 @@ def _folder_of(state, rng):
     counts = {
         folder: [f for f in state.files if f.folder == folder and f.name] for folder in state.world.own(files.FOLDERS)
     }
-    return {"folder": pick(rng, [folder for folder, inside in counts.items() if len(inside) in (2, 3)])}
+    return {"folder": pick(rng, [folder for folder, inside in counts.items() if len(inside) == 2])}
 
 
 def _inside(state, slots):
@@ -306,9 +306,10 @@ def _inside(state, slots):
 
 
 def _clean_oracle(state, slots):
-    first, *others = _inside(state, slots)
-    moves = [*app("Files"), tap(slots["folder"], "item"), hold(first.name), *(tap(f.name, "item") for f in others)]
-    return [*moves, tap("Delete", "button"), tap("Delete", "button")]
+    moves = [*app("Files"), tap(slots["folder"], "item")]
+    for file in _inside(state, slots):
+        moves += [tap(file.name, "item"), DETAILS, tap("Delete", "item"), tap("Delete", "button")]
+    return moves
 
 
 def _contact_note_draw(state, rng):
@@ -323,6 +324,11 @@ def _contact_note_goal(state, slots):
 def _contact_note_oracle(state, slots):
     note = {"title": slots["title"], "text": contact_of(state, slots["name"]).phone}
     return [*app("Contacts"), tap(slots["name"], "item"), HOME, *app("Notes"), *note_moves(note)]
+
+
+def _no_contact_goal(state, slots):
+    require(f"{slots['first']} {slots['last']}" not in [one.name for one in state.contacts])
+    return Goal(answer=(IMPOSSIBLE,))
 
 
 TEMPLATES = [
@@ -371,6 +377,7 @@ TEMPLATES = [
         _folder_of,
         lambda state, slots: Goal({"files": tuple(f for f in state.files if f not in _inside(state, slots))}),
         _clean_oracle,
+        LONG,
     ),
     _template(
         "code",
@@ -551,5 +558,12 @@ TEMPLATES = [
             tap(slots["name"], "item"),
             answer(contact_of(state, slots["name"]).phone),
         ],
+    ),
+    _template(
+        "no_contact",
+        ("What is the phone number of {first} {last}?", "Which number do the contacts have for {first} {last}?"),
+        lambda state, rng: {key: words for key, words in _person(state, rng).items() if key != "phone"},
+        _no_contact_goal,
+        lambda state, slots: [*app("Contacts"), enter("Search contacts", slots["first"]), answer(IMPOSSIBLE)],
     ),
 ]
