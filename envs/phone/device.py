@@ -40,7 +40,6 @@ CLASSES = {
     "field": "android.widget.EditText", "switch": "android.widget.Switch", "check": "android.widget.CheckBox",
     "radio": "android.widget.RadioButton", "slider": "android.widget.SeekBar",
     "progress": "android.widget.ProgressBar", "dial": "android.view.View", "hand": "android.view.View",
-    "rule": "android.view.View",
 }  # fmt: skip
 
 
@@ -156,7 +155,7 @@ class Device:
         """The window in front as `uiautomator dump` writes it."""
         seen = self._seen()
         if self._dump[0] is not seen:
-            self._dump = seen, _xml(window(seen), seen, self.size, self._scale)
+            self._dump = seen, _xml(window(seen), seen, self._scale)
         return self._dump[1]
 
     def _seen(self):
@@ -316,8 +315,8 @@ def _place(state):
 # --- the hierarchy ---------------------------------------------------------------------------------------------------
 
 
-def _xml(front, state, size, scale):
-    shown = [(w, b, d) for w, b, d in walk(front.root, clip=_seen_part(state)) if w.kind not in ("rule", "hand")]
+def _xml(front, state, scale):
+    shown = [(w, b, d) for w, b, d in walk(front.root, clip=_seen_part(state)) if w.kind != "hand"]
     lines, open_at = [], []
     numbers = [0]
     for place, (widget, box, depth) in enumerate(shown):

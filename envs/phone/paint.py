@@ -9,21 +9,15 @@ from envs.phone.screen import KEYBOARD, NAVIGATION, STATUS, WIDTH
 
 LIGHT = {
     "paper": (255, 255, 255), "card": (241, 244, 249), "ink": (32, 33, 36), "soft": (95, 99, 104),
-    "line": (196, 199, 206),     "rule": (228, 230, 234), "accent": (26, 101, 210), "on accent": (255, 255, 255),
+    "line": (196, 199, 206), "accent": (26, 101, 210), "on accent": (255, 255, 255),
     "off": (155, 160, 166), "track": (218, 222, 230), "keys": (226, 230, 236), "key": (255, 255, 255),
 }  # fmt: skip
 DARK = {
     "paper": (24, 25, 28), "card": (43, 45, 50), "ink": (232, 234, 237), "soft": (166, 170, 177), "line": (90, 94, 102),
-    "rule": (60, 63, 69), "accent": (138, 180, 248), "on accent": (20, 32, 54),
+    "accent": (138, 180, 248), "on accent": (20, 32, 54),
     "off": (138, 142, 150), "track": (70, 74, 82), "keys": (34, 36, 40), "key": (62, 65, 72),
 }  # fmt: skip
-BOTH = {
-    "white": (255, 255, 255),
-    "black": (0, 0, 0),
-    "green": (24, 128, 56),
-    "gold": (226, 150, 0),
-    "red": (217, 48, 37),
-}
+BOTH = {"white": (255, 255, 255), "gold": (226, 150, 0)}
 KEYS = {
     "abc": ("qwertyuiop", "asdfghjkl", "zxcvbnm"),
     "ABC": ("QWERTYUIOP", "ASDFGHJKL", "ZXCVBNM"),
@@ -158,9 +152,6 @@ class Painter:
             self._text(words, *place, widget.ink, widget.bold, widget.align, width)
 
     # --- widgets with a look of their own ---------------------------------------------------------------------------
-
-    def _draw_rule(self, widget, left, top, width, height):
-        self._box(left, top + height // 2, width, 1, "rule")
 
     def _draw_field(self, widget, left, top, width, height):
         x, pad = left + 14, 14

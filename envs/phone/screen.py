@@ -332,9 +332,6 @@ def line_of(*parts, height=56):
     return Widget("group", (0, 0, WIDTH, height), parts=parts)
 
 
-RULE = Widget("rule", (0, 0, WIDTH, 9))
-
-
 def bottom(state):
     """Where the room of apps ends: at the keyboard, if it is up."""
     return state.height - NAVIGATION - (KEYBOARD if state.keyboard else 0)

@@ -98,11 +98,6 @@ def search(query):
     return results[:7]
 
 
-def first_item(site, query):
-    """The address of the first thing that a shop finds."""
-    return f"{site}.com/item/{slug(query)}-1"
-
-
 @lru_cache(2048)
 def page(world, address):
     """The page at an address; unknown ones say so."""
