@@ -42,14 +42,15 @@ def observation_hash(obs):
 class Prefix:
     """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
 
-    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state and `history` the
-    paths of the tab's pages, the current one last; both are left out where only a replay can bring the page back.
+    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state, or a phone's, and
+    `history` the paths of the tab's pages, the current one last; both are left out where only a replay can bring the
+    page back.
     """
 
     task: Task
     actions: tuple[str, ...]
     hashes: tuple[str, ...]
-    snapshot: bytes | None = None
+    snapshot: object = None
     history: tuple[str, ...] = ()
 
 

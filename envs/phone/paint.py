@@ -243,7 +243,7 @@ class Painter:
     def _toast(self, state, height):
         words = glyphs.fit(state.toast[0], 14, 280)
         wide = glyphs.width(words, 14) + 36
-        top = height - NAVIGATION - 64 - (KEYBOARD if state.keyboard else 0)
+        top = height - NAVIGATION - 124 - (KEYBOARD if state.keyboard else 0)
         self._box((WIDTH - wide) / 2, top, wide, 38, (50, 52, 56), 19)
         self._text(words, (WIDTH - wide) / 2 + 18, top + 19, 14, "white")
 

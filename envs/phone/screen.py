@@ -304,7 +304,8 @@ def box(state, key, hint, left=16, top=0, width=WIDTH - 32, height=48, enter=Non
     shown, parts = screen.get(key), ()
     focused = screen.focus == key
     if focused and shown:
-        parts = (image("close", width - 40, 4, 40, f"Clear {hint}", 16, tap=draft(**{key: ""}), ink="soft"),)
+        middle = min(height, 48) // 2
+        parts = (image("close", width - 40, middle - 20, 40, f"Clear {hint}", 16, tap=draft(**{key: ""}), ink="soft"),)
     style = {"line": "line", "radius": 8} | look
     return Widget("field", (left, top, width, height), shown, tap=focus, hint=hint, focused=focused, id=key, size=16,
                   enter=enter, parts=parts, **style)  # fmt: skip
@@ -424,7 +425,7 @@ def ask(state, title, words, yes, tap, no="Cancel", parts=(), high=0, refuse=clo
 
 def prompt(state, title, key, hint, yes, tap):
     """A dialog with one field."""
-    return ask(state, title, "", yes, tap, parts=(box(state, key, hint, 24, 0, 252),), high=56)
+    return ask(state, title, "", yes, tap, parts=(box(state, key, hint, 24, 0, 252, fill="card"),), high=56)
 
 
 def choose(state, title, options, chosen, pick):

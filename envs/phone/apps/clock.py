@@ -191,7 +191,7 @@ def _world(state):
     rows = [
         line_of(
             text(_show(state, state.time.hour, state.time.minute), 0, 10, WIDTH, 70, 52, align="center"),
-            text(state.time.strftime("%A, %B %d"), 0, 80, WIDTH, 24, 15, ink="soft", align="center"),
+            text(f"{state.time.strftime('%A, %B')} {state.time.day}", 0, 80, WIDTH, 24, 15, ink="soft", align="center"),
             height=120,
         )
     ]
