@@ -505,7 +505,8 @@ async def test_who_sees_writes_gestures():
     env = envs.make("phone/general", format="aitw", screenshots=True, viewport=(180, 320))
     task = task_of(env, "toggle")
     obs, _ = await env.reset(task)
-    assert Image.open(io.BytesIO(obs["screenshot"])).size == (180, 320)
+    picture = Image.open(io.BytesIO(obs["screenshot"]))
+    assert picture.size == (180, 320) and picture.tobytes() == env._phone.screenshot().tobytes()
     obs, *_ = await env.step('do(action="Click", element="1")')
     assert obs["error"] == "no action type in the answer"
     *_, terminated, _, info = await env.step(format_gesture(Gesture("STATUS_TASK_IMPOSSIBLE")))

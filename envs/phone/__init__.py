@@ -4,8 +4,6 @@ The agent reads the screen's hierarchy as numbered lines and writes calls on the
 picture and writes the gestures of Android in the Wild (format "aitw"); see envs/phone/observe.py and actions.py.
 """
 
-import io
-
 from common.actions import ActionError, parse
 from common.errors import StateMismatch, UsageError
 from envs import Prefix, observation_hash, replay
@@ -20,6 +18,7 @@ from envs.phone.actions import (
     tap_at,
 )
 from envs.phone.device import PERMISSIONS, Device
+from envs.phone.paint import png
 
 FORMATS = ("compact", "aitw")
 SECONDS = 1.0  # that pass on the phone's clock after every action
@@ -44,7 +43,7 @@ class PhoneEnv:
 
     def _clear(self):
         self._task, self._phone, self._first, self._obs = None, None, None, None
-        self._actions, self._hashes, self._over = [], [], True
+        self._actions, self._hashes, self._over, self._encoded = [], [], True, (None, b"")
 
     def fork(self):
         """Another slot."""
@@ -116,9 +115,10 @@ class PhoneEnv:
         return obs, {"task_id": self._task.task_id, "hash": self._hashes[-1]}
 
     def _picture(self):
-        out = io.BytesIO()
-        self._phone.screenshot().save(out, "PNG", compress_level=1)
-        return out.getvalue()
+        image = self._phone.screenshot()
+        if image is not self._encoded[0]:
+            self._encoded = image, png(image)
+        return self._encoded[1]
 
     # --- oracles ---------------------------------------------------------------------------------------------------
 
