@@ -42,14 +42,15 @@ def observation_hash(obs):
 class Prefix:
     """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
 
-    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state and `history` the
-    paths of the tab's pages, the current one last; both are left out where only a replay can bring the page back.
+    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state, or a phone's, and
+    `history` the paths of the tab's pages, the current one last; both are left out where only a replay can bring the
+    page back.
     """
 
     task: Task
     actions: tuple[str, ...]
     hashes: tuple[str, ...]
-    snapshot: bytes | None = None
+    snapshot: object = None
     history: tuple[str, ...] = ()
 
 
@@ -68,7 +69,7 @@ async def replay(env, prefix):
     return obs, info
 
 
-NEWEST = {"arena": 2, "gallery": 1}  # versions of their tasks: another list of tasks is another version
+NEWEST = {"arena": 2, "gallery": 1, "phone": 1}  # versions of their tasks: another list of tasks is another version
 
 
 def full_name(env_id):
@@ -91,7 +92,8 @@ def make(env_id, **options):
     "webarena-lite" (or "webarena/shopping+reddit": the tasks of some sites, or "webarena:tasks.json": a file of your
     own): the real sites, see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py;
     "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob",
-    "miniwob/click-test+enter-text": see envs/miniwob.py. Raises UsageError for an unknown name.
+    "miniwob/click-test+enter-text": see envs/miniwob.py. "phone" (or "phone/general+shopping": some groups of its
+    tasks): a simulated Android phone, see envs/phone. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
     if env_id.startswith("webarena"):
@@ -135,6 +137,13 @@ def make(env_id, **options):
 
         options.pop("port", None)
         return MiniWoB(part, **options)
+    if name.partition("-v")[0] == "phone":
+        from envs.phone import PhoneEnv
+
+        if full_name(name) != "phone-v1":
+            raise UsageError(f"--env-id {env_id}: there is phone-v1")
+        options.pop("port", None)
+        return PhoneEnv(part.split("+") if part else None, **options)
     if full_name(name).partition("-v")[0] in NEWEST:
         from envs.arena import VERSIONS, Arena
 
@@ -148,7 +157,9 @@ def make(env_id, **options):
         if set(sites) <= set(known):
             return Arena(sites=sites, **options)
         raise UsageError(f"--env-id {env_id}: its sites are {', '.join(known)} (join several with +)")
-    known = "arena (or arena/map, ..), gallery, webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob"
+    known = (
+        "arena (or arena/map, ..), gallery, webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob, phone"
+    )
     known += ", site:FILE and webgym:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
