@@ -1,0 +1,1 @@
+"""A simulated Android phone behind a real adb server, and its tasks."""
