@@ -143,7 +143,7 @@ class AdbServer:
                 self._stop()
                 started = self._launch(program) or self._launch(program)  # the port may have been taken meanwhile
             else:
-                command = [program, "-H", self.host, "-P", str(self.port), "start-server"]
+                command = [program, "-P", str(self.port), "start-server"]
                 with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                     subprocess.run(command, capture_output=True, timeout=TIMEOUT)
                 started = self._answers()

@@ -72,9 +72,10 @@ class LittlePhone:
     def hierarchy(self):
         width, height = self.size
         common = f'package="{self.state.app}" enabled="true" bounds='
+        frame = f'class="android.widget.FrameLayout" {common}"[0,0][{width},{height}]"'
         return (
             "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?><hierarchy rotation=\"0\">"
-            f'<node index="0" text="" resource-id="" class="android.widget.FrameLayout" {common}"[0,0][{width},{height}]">'
+            f'<node index="0" text="" resource-id="" {frame}>'
             f'<node index="0" text={quoteattr(self.state.text)} resource-id="{self.state.app}:id/box" focused="true" '
             f'class="android.widget.EditText" clickable="true" {common}"[10,20][350,60]" />'
             f'<node index="1" text="" content-desc="Taps {len(self.state.done)}" resource-id="" checkable="true" '
