@@ -42,6 +42,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 TIMEOUT = 20.0  # seconds; a picture of a real phone takes up to one
 PATIENCE = 3.0  # seconds for a phone that is named to appear
 POLL = 0.05
+REST = 0.2  # seconds between two pictures that must be equal
 SNAPSHOTS = 3  # times the timeout, for what the emulator's console does
 TOKEN_FILE = Path.home() / ".emulator_console_auth_token"
 KEYS = dict(home=3, back=4, up=19, down=20, left=21, right=22, power=26, tab=61, space=62, enter=66, delete=67)
@@ -327,10 +328,11 @@ class Android:
         raise self._fault(f"screencap gives no whole picture: {reason}")
 
     def settle(self, seconds=3.0):
-        """The first screenshot that shows the same as the one before it, or the last one after so many seconds."""
-        end, before = time.monotonic() + seconds, self.screenshot()
-        while time.monotonic() < end:
-            time.sleep(POLL)
+        """The first screenshot that shows the same as the one before it, or the last one after so many seconds of the
+        phone's time."""
+        before = self.screenshot()
+        for _ in range(max(1, round(seconds / REST))):
+            self.wait(REST)
             picture = self.screenshot()
             if picture == before:
                 break
@@ -377,14 +379,15 @@ class Android:
         return sorted(re.findall(r"^package:(\S+)", self._look("pm list packages"), re.MULTILINE))
 
     def start(self, package):
-        """Start an app as by its icon; Refused if there is none. Returns whether it came to the front in time."""
+        """Start an app as by its icon; Refused if there is none. Returns whether it came to the front: False where
+        something else did, a question for a permission for instance, or where nothing happened for half the timeout."""
         with self._call():
-            end = (time.monotonic() + self._end) / 2  # half of the time is for others
+            end, before = (time.monotonic() + self._end) / 2, self.foreground()
             out, message, _ = self._run(f"monkey -p {shlex.quote(package)} -c android.intent.category.LAUNCHER 1")
             if "No activities found" in out.decode(errors="replace") + message:
                 raise Refused(f"there is no app {package}")
-            while self.foreground()[0] != package:
-                if time.monotonic() > end:
+            while (now := self.foreground())[0] != package:
+                if now != before or time.monotonic() > end:
                     return False
                 time.sleep(POLL)
         return True

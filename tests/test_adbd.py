@@ -334,8 +334,10 @@ def test_png_is_the_picture():
         assert (read.mode, read.size, read.tobytes()) == ("RGB", (37, 21), picture.tobytes())
 
 
-def test_a_picture_is_drawn_once_for_a_state():
-    device, drawn = LittlePhone(), []
-    device.screenshot = lambda: drawn.append(0) or Image.new("RGB", (9, 9))
-    asyncio.run(Shell(device, "s", True).run("screencap -p; screencap -p; input tap 1 1; screencap -p"))
-    assert len(drawn) == 2
+def test_a_picture_is_encoded_once(monkeypatch):
+    device, encoded = LittlePhone(), []
+    picture = device.screenshot()
+    device.screenshot = lambda: picture
+    monkeypatch.setattr("envs.phone.shell.png", lambda image: encoded.append(image) or png(image))
+    asyncio.run(Shell(device, "s", True).run("screencap -p; input tap 1 1; screencap -p"))
+    assert encoded == [picture]

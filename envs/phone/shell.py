@@ -11,7 +11,6 @@ import datetime
 import re
 import stat
 import struct
-import time
 import zlib
 from dataclasses import dataclass
 
@@ -38,7 +37,7 @@ class Faults:
     unauthorized: bool = False  # a new connection's keys are refused
     truncated: int = 0  # pictures that end in the middle
     stale: int = 0  # dumps of the hierarchy that fail and leave the last one's file where it is
-    lag: float = 0.0  # seconds for which what is seen after an input is what was seen before it
+    lag: float = 0.0  # seconds of the phone's time for which after an input is seen what was seen before it
     refuse_snapshots: bool = False  # the console refuses to save and load
     ignore_load: bool = False  # the console says OK to a load and does nothing
     drop_on_load: bool = False  # the connection is lost just after a snapshot is loaded
@@ -154,7 +153,7 @@ class Shell:
             "sys.boot_completed": "1",
             "dev.bootcomplete": "1",
         } | ({"ro.kernel.qemu": "1", "ro.boot.qemu": "1"} if emulator else {})
-        self._frame = (None, b"")  # the last picture with the state it is of
+        self._encoded = (None, b"")  # the Device's last picture and its file
         self._before = (0.0, b"", "")  # until when, which picture and which hierarchy are shown instead
 
     def saved(self):
@@ -232,7 +231,7 @@ class Shell:
 
     def _input(self, arguments):
         if self.faults.lag:
-            self._before = time.monotonic() + self.faults.lag, self._picture(), self.device.hierarchy()
+            self._before = self.slept + self.faults.lag, self._picture(), self.device.hierarchy()
         if arguments[:1] == ["-d"]:
             arguments = arguments[2:]
         device = self.device
@@ -263,18 +262,16 @@ class Shell:
         return ""
 
     def _picture(self):
-        state, picture = self._frame
-        if state is not self.device.state or not picture:
-            state = self.device.state
-            picture = png(self.device.screenshot())
-            self._frame = state, picture
-        return picture
+        image = self.device.screenshot()
+        if image is not self._encoded[0]:
+            self._encoded = image, png(image)
+        return self._encoded[1]
 
     def _screencap(self, arguments):
         if [word for word in arguments if word.startswith("-")] != ["-p"]:
             raise Failed("screencap: only -p is simulated\n")
         until, before, _ = self._before
-        picture = before if time.monotonic() < until else self._picture()
+        picture = before if self.slept < until else self._picture()
         if self.faults.truncated:
             self.faults.truncated -= 1
             picture = picture[: len(picture) // 2]
@@ -291,7 +288,7 @@ class Shell:
             self.faults.stale -= 1
             raise Failed(NO_IDLE, 0)  # as on a phone: the exit code says nothing
         until, _, before = self._before
-        self._write(path, (before if time.monotonic() < until else self.device.hierarchy()).encode())
+        self._write(path, (before if self.slept < until else self.device.hierarchy()).encode())
         return f"UI hierchary dumped to: {path}\n"  # Android's spelling
 
     def _window_manager(self, arguments):
