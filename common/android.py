@@ -298,7 +298,7 @@ class Android:
     def _type_by_keyboard(self, text, strange):
         if KEYBOARD not in self.packages():
             raise Refused(f"{strange!r} cannot be typed: the phone's `input text` knows ASCII alone")
-        if not self._look("settings get secure default_input_method").startswith(KEYBOARD):
+        if not self.look("settings get secure default_input_method").startswith(KEYBOARD):
             self._do(f"ime enable {KEYBOARD}/.AdbIME && ime set {KEYBOARD}/.AdbIME")
         self._do(f"am broadcast -a ADB_INPUT_B64 --es msg {base64.b64encode(text.encode()).decode()}")
 
@@ -354,8 +354,8 @@ class Android:
     def window(self):
         """(width, height, rotation): the screen's size as it is held, and quarter turns from upright."""
         with self._call():
-            sizes = dict(re.findall(r"(\w+) size: (\d+x\d+)", self._look("wm size")))
-            rotation = re.search(r"DisplayViewport\{.*?valid=true.*?orientation=(\d)", self._look("dumpsys display"))
+            sizes = dict(re.findall(r"(\w+) size: (\d+x\d+)", self.look("wm size")))
+            rotation = re.search(r"DisplayViewport\{.*?valid=true.*?orientation=(\d)", self.look("dumpsys display"))
         if not sizes or not rotation:
             raise self._fault("`wm size` and `dumpsys display` name no size and rotation")
         width, height = (int(number) for number in (sizes.get("Override") or sizes["Physical"]).split("x"))
@@ -367,7 +367,7 @@ class Android:
         for _ in range(5):
             with self._call():
                 for part in ("window displays", "window windows", "activity activities"):  # Android 10+, before, any
-                    if found := parse_foreground(self._look(f"dumpsys {part}")):
+                    if found := parse_foreground(self.look(f"dumpsys {part}")):
                         return found
             time.sleep(0.2)
         raise self._fault("dumpsys names no app in front")
@@ -376,7 +376,7 @@ class Android:
 
     def packages(self):
         """The names of all installed packages."""
-        return sorted(re.findall(r"^package:(\S+)", self._look("pm list packages"), re.MULTILINE))
+        return sorted(re.findall(r"^package:(\S+)", self.look("pm list packages"), re.MULTILINE))
 
     def start(self, package):
         """Start an app as by its icon; Refused if there is none. Returns whether it came to the front: False where
@@ -446,12 +446,12 @@ class Android:
         mark = secrets.token_hex(8)
         with self._call(SNAPSHOTS * self.timeout):
             self._do(f"setprop {MARK} {mark}")
-            if self._look(f"getprop {MARK}") != mark:
+            if self.look(f"getprop {MARK}") != mark:
                 raise self._fault(f"setprop {MARK} does nothing, so that no load can be proved")
             self._console(f"avd snapshot load {_snapshot(name)}")
             while time.monotonic() < self._end - POLL:
                 with contextlib.suppress(EnvFault), self._call(2.0):
-                    if self._look(f"getprop {MARK}") != mark and self._look("getprop sys.boot_completed") == "1":
+                    if self.look(f"getprop {MARK}") != mark and self.look("getprop sys.boot_completed") == "1":
                         return
                 time.sleep(POLL)
         raise self._fault(f"the emulator said OK to snapshot {name}, and nothing was brought back")
@@ -537,7 +537,7 @@ class Android:
             raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s")
         return left
 
-    def _look(self, command):
+    def look(self, command):
         """What a command that changes nothing prints."""
         return self._run(command, again=True)[0].decode(errors="replace").strip()
 
@@ -652,7 +652,7 @@ class Android:
         features = self.server.ask(f"host-transport-id:{self._transport}:features", self._left())
         if "shell_v2" not in features.split(","):
             raise UsageError(f"phone {self.serial}: its adb has no shell_v2: Android 7 or later is needed")
-        while self._look("getprop sys.boot_completed") != "1":
+        while self.look("getprop sys.boot_completed") != "1":
             if time.monotonic() > self._end - 2 * POLL:
                 raise UsageError(f"phone {self.serial} is still booting after {self.timeout:g} s: wait, then try again")
             time.sleep(POLL)

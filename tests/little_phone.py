@@ -63,7 +63,7 @@ class LittlePhone:
         self.state = replace(self.state, text="")
 
     def foreground(self):
-        return self.state.app, self.state.app + ACTIVITIES[self.state.app]
+        return self.state.app, self.state.app + ACTIVITIES.get(self.state.app, ".Main")
 
     def screenshot(self):
         shade = len(self.state.done) * 10 % 256

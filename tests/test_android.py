@@ -1,6 +1,7 @@
 """The driver on simulated phones behind a real adb server: what it does, what it sees, and what it makes of faults."""
 
 import io
+import json
 import os
 import re
 import shlex
@@ -28,6 +29,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 from envs.phone import adbd
 from envs.phone.adbd import Phones
 from envs.phone.shell import Failed, png
+from tools import doctor
 
 ROOT = Path(__file__).resolve().parent.parent
 SHORT = 0.3  # seconds: the timeout where a test waits for it
@@ -698,3 +700,48 @@ def test_every_message_is_one_line():
     """Of UsageError and EnvFault, as far as the source shows."""
     source = (ROOT / "common/android.py").read_text()
     assert not re.search(r"(UsageError|EnvFault|EnvHang)\([^)]*\\n", source)
+
+
+# ---- tools/doctor.py ----
+
+
+def test_the_doctor_finds_nothing_wrong(driver, phone, tmp_path, capsys):
+    phone.device.packages.append(doctor.SETTINGS)
+    args = doctor.Args(out=str(tmp_path / "found.json"), calm=True)
+    doctor.treat(args, driver)
+    written = json.loads((tmp_path / "found.json").read_text())
+    assert [step["state"] for step in written["steps"]] == ["ok"] * len(doctor.STEPS)
+    assert "everything that was tried works" in capsys.readouterr().out
+    assert phone.device.state.text == doctor.TEXT and not phone.snapshots
+    assert phone.shell.settings["global", "window_animation_scale"] == "0"
+    assert written["raw"]["wm size"] == ["Physical size: 360x640"]
+
+
+def test_the_doctor_says_what_is_wrong(driver, phone, tmp_path, capsys, monkeypatch):
+    shown = phone.shell._dumpsys
+    monkeypatch.setattr(phone.shell, "_dumpsys", lambda what: shown(what).replace("Awake", "Asleep"))
+    phone.device.screenshot = lambda: Image.new("RGB", (180, 320))
+    phone.shell.faults.stale = 2
+    phone.shell.faults.refuse_snapshots = True
+    with pytest.raises(SystemExit):
+        doctor.treat(doctor.Args(out=str(tmp_path / "found.md")), driver)
+    said = capsys.readouterr().out
+    assert "does not work: awake, screenshot, size and rotation, hierarchy, snapshot; see" in said
+    table = (tmp_path / "found.md").read_text()
+    assert "| awake | failed |" in table and "the screen is off -> unlock the phone" in table
+    assert "all black" in table and "could not get idle state" in table and "KO: A snapshot operation" in table
+    assert "| start an app | skipped |" in table and "there is no app com.android.settings" in table
+    with pytest.raises(UsageError, match="--out .*: No such file"):
+        doctor.report(tmp_path / "no/found.md", "s", [], {})
+
+
+def test_the_doctor_as_a_program(server, phone, phones, tmp_path):
+    home = phones.token_file.parent
+    environment = dict(os.environ, ANDROID_ADB_SERVER_PORT=str(server.port), HOME=str(home), PYTHONWARNINGS="ignore")
+    command = [sys.executable, ROOT / "tools/doctor.py", "--out", str(tmp_path / "doctor.md"), "--serial"]
+    done = subprocess.run([*command, phone.serial], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "saved, loaded in" in (tmp_path / "doctor.md").read_text()
+    done = subprocess.run([*command, "emulator-2"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: no phone emulator-2 at the adb server on port")
+    assert done.stderr.count("\n") == 1

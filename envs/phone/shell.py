@@ -14,7 +14,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 
-EPOCH = int(datetime.datetime(2026, 1, 1, 9, tzinfo=datetime.UTC).timestamp())  # what `date` shows on a fresh phone
+EPOCH = int(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC).timestamp())  # where a Device's clock begins
 FILE, FOLDER = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
 FOLDERS = "/", "/sdcard", "/data", "/data/local", "/data/local/tmp"
 LONG_PRESS = 400  # milliseconds from which a touch is one
@@ -134,14 +134,13 @@ def _numbers(*words, kind=int):
 
 
 class Shell:
-    """The shell and the files of one phone. `run` must not be called from two threads at once."""
+    """The shell and the files of one phone; `device.state.now` is its clock. `run` is not for two threads at once."""
 
     def __init__(self, device, serial, emulator):
         self.device, self.faults = device, Faults()
         self.files = {}  # path -> (mode, time of change, content)
         self.settings = {("system", "screen_brightness"): "128", ("system", "screen_brightness_mode"): "0"}
         self.has_keyboard = False  # whether ADBKeyBoard is installed, which types any text
-        self.slept = 0.0
         self.properties = {
             "ro.product.name": "cleangui",
             "ro.product.model": "CleanGUI_Phone",
@@ -158,12 +157,11 @@ class Shell:
 
     def saved(self):
         """All that a snapshot brings back."""
-        return self.device.state, dict(self.files), dict(self.settings), dict(self.properties), self.slept
+        return self.device.state, dict(self.files), dict(self.settings), dict(self.properties)
 
     def restore(self, saved):
         self.device.state = saved[0]
-        self.files, self.settings, self.properties = (dict(part) for part in saved[1:4])
-        self.slept = saved[4]
+        self.files, self.settings, self.properties = (dict(part) for part in saved[1:])
 
     async def run(self, command):
         """Run a command line: (stdout, stderr, exit code), the first two as bytes."""
@@ -214,12 +212,10 @@ class Shell:
             case "echo":
                 return " ".join(arguments) + "\n"
             case "sleep":
-                seconds = sum(_numbers(*arguments, kind=float))
-                self.device.advance(seconds)
-                self.slept += seconds
+                self.device.advance(sum(_numbers(*arguments, kind=float)))
                 return ""
             case "date":
-                now = datetime.datetime.fromtimestamp(EPOCH + self.slept, datetime.UTC)
+                now = datetime.datetime.fromtimestamp(EPOCH + self.device.state.now, datetime.UTC)
                 return now.strftime(arguments[0][1:] if arguments else "%a %b %e %H:%M:%S GMT %Y") + "\n"
             case "true" | ":":
                 return ""
@@ -231,7 +227,7 @@ class Shell:
 
     def _input(self, arguments):
         if self.faults.lag:
-            self._before = self.slept + self.faults.lag, self._picture(), self.device.hierarchy()
+            self._before = self.device.state.now + self.faults.lag, self._picture(), self.device.hierarchy()
         if arguments[:1] == ["-d"]:
             arguments = arguments[2:]
         device = self.device
@@ -271,7 +267,7 @@ class Shell:
         if [word for word in arguments if word.startswith("-")] != ["-p"]:
             raise Failed("screencap: only -p is simulated\n")
         until, before, _ = self._before
-        picture = before if self.slept < until else self._picture()
+        picture = before if self.device.state.now < until else self._picture()
         if self.faults.truncated:
             self.faults.truncated -= 1
             picture = picture[: len(picture) // 2]
@@ -288,7 +284,7 @@ class Shell:
             self.faults.stale -= 1
             raise Failed(NO_IDLE, 0)  # as on a phone: the exit code says nothing
         until, _, before = self._before
-        self._write(path, (before if self.slept < until else self.device.hierarchy()).encode())
+        self._write(path, (before if self.device.state.now < until else self.device.hierarchy()).encode())
         return f"UI hierchary dumped to: {path}\n"  # Android's spelling
 
     def _window_manager(self, arguments):
@@ -389,7 +385,7 @@ class Shell:
     # ---- files ----
 
     def _write(self, path, content):
-        self.files[path] = FILE, int(EPOCH + self.slept), content
+        self.files[path] = FILE, int(EPOCH + self.device.state.now), content
 
     def about(self, path):
         """(mode, size, time of change) of a file or folder; zeros where there is none."""
