@@ -41,7 +41,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 
 TIMEOUT = 20.0  # seconds; a picture of a real phone takes up to one
 PATIENCE = 3.0  # seconds for a phone that is named to appear
-POLL = 0.05
+POLL = 0.02
 REST = 0.2  # seconds between two pictures that must be equal
 SNAPSHOTS = 3  # times the timeout, for what the emulator's console does
 TOKEN_FILE = Path.home() / ".emulator_console_auth_token"
@@ -195,6 +195,11 @@ class AdbServer:
 
     def __exit__(self, *_):
         self.close()
+
+    @property
+    def pid(self):
+        """Of the process that keeps a private server, the server's parent; None for the user's."""
+        return self._process and self._process.pid
 
     def ask(self, call, timeout=TIMEOUT):
         """The server's answer to a call of its own, `host:...`."""
@@ -639,7 +644,8 @@ class Android:
         try:
             devices = self.server.devices(self._left())
             if self.serial not in devices and ":" in self.serial:
-                self.server.ask(f"host:connect:{self.serial}", self._left())
+                with contextlib.suppress(adbutils.AdbTimeout):  # nobody there: adb tries for longer
+                    self.server.ask(f"host:connect:{self.serial}", min(self._left(), PATIENCE))
                 devices = self.server.devices(self._left())
             return devices.get(self.serial, ("absent", None))
         except (adbutils.AdbTimeout, TimeoutError):

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from little_phone import PACKAGES, LittlePhone
 from PIL import Image
 
+from benchmarks import phone as benchmark
 from common import android
 from common.android import AdbServer, Android, Refused, check_png, input_commands, parse_foreground, parse_hierarchy
 from common.errors import EnvFault, EnvHang, UsageError
@@ -521,7 +522,7 @@ def test_a_phone_that_lets_nobody_in(server, phones, phone, driver, fault, remed
     ):
         driver.screenshot()
     with pytest.raises(UsageError, match=f"{phone.serial} is {fault}.*{remedy}"):
-        Android(phone.serial, server, timeout=1.5)
+        Android(phone.serial, server, timeout=0.8)
     setattr(phone.shell.faults, fault, False)
     driver.timeout = 5
     driver.screenshot()
@@ -610,7 +611,7 @@ def hangs(call):
 def test_phones_survive_their_server(server, phone, driver, network_phone):
     other = Android(network_phone.serial, server)
     port = server.port
-    for child in psutil.Process(server._process.pid).children():
+    for child in psutil.Process(server.pid).children():
         child.kill()
     driver.tap(1, 1)
     other.tap(1, 1)
@@ -620,7 +621,7 @@ def test_phones_survive_their_server(server, phone, driver, network_phone):
 
 def test_a_server_ends_with_close():
     server = AdbServer()
-    keeper = psutil.Process(server._process.pid)
+    keeper = psutil.Process(server.pid)
     family = [keeper, *keeper.children(recursive=True)]
     folder = Path(server._process.args[3])
     assert len(family) == 2 and folder.is_dir()
@@ -630,7 +631,7 @@ def test_a_server_ends_with_close():
 
 
 def test_a_server_ends_with_its_process():
-    code = "from common.android import AdbServer\ns = AdbServer()\nprint(s.port, s._process.pid, flush=True)\ninput()"
+    code = "from common.android import AdbServer\ns = AdbServer()\nprint(s.port, s.pid, flush=True)\ninput()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT) as run:
         port, keeper = map(int, run.stdout.readline().split())
         family = [psutil.Process(keeper), *psutil.Process(keeper).children(recursive=True)]
@@ -745,3 +746,8 @@ def test_the_doctor_as_a_program(server, phone, phones, tmp_path):
     done = subprocess.run([*command, "emulator-2"], env=environment, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: no phone emulator-2 at the adb server on port")
     assert done.stderr.count("\n") == 1
+
+
+def test_the_benchmark_counts_steps():
+    rate, median, own, others = benchmark.measure(lambda number: LittlePhone(), 2, 0.2)
+    assert rate > 5 and 0 < median < 0.2 and own > 0 and others >= 0

@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import itertools
 import os
-import random
 import secrets
 import shutil
 import socket
@@ -229,7 +228,7 @@ class Phone:
         """Listen, and see to it that the adb server knows the phone."""
         if self.emulator:
             while not self.servers:
-                await self._listen_in_pair(random.randrange(20_000, 32_000, 2))
+                await self._listen_in_pair(20_000 + 2 * secrets.randbelow(6_000))  # below what systems give out
             self.serial = f"emulator-{self.port - 1}"
         else:
             self.servers = [await asyncio.start_server(self._serve, HOST, 0)]
