@@ -238,8 +238,11 @@ class Android:
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
         self._lock, self._end, self._transport, self._size, self._known = threading.RLock(), None, None, None, False
         with self._call():
-            self._attach()
-            self._wait_for_boot()
+            try:
+                self._attach()
+                self._wait_for_boot()
+            except (adbutils.AdbError, OSError) as error:
+                raise UsageError(f"phone {serial} was lost while it was attached: {error}") from None
         self._known = True
 
     def __repr__(self):
@@ -290,9 +293,9 @@ class Android:
         goes through that keyboard, which stays the phone's; elsewhere it is Refused, and nothing is typed.
         """
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-        strange = "".join(dict.fromkeys(re.sub(r"[ -~\n\t]", "", text)))[:10]
-        if re.search(r"[\0-\x1f\x7f\ud800-\udfff]", strange):
-            raise Refused(f"{strange!r} cannot be typed on a phone")
+        strange = "".join(dict.fromkeys(re.sub(r"[ -~\n\t]", "", text)))
+        if found := re.search(r"[\0-\x1f\x7f\ud800-\udfff]", strange):
+            raise Refused(f"{found[0]!r} cannot be typed on a phone")
         with self._lock:
             if strange:
                 self._type_by_keyboard(text, strange)
@@ -302,7 +305,7 @@ class Android:
 
     def _type_by_keyboard(self, text, strange):
         if KEYBOARD not in self.packages():
-            raise Refused(f"{strange!r} cannot be typed: the phone's `input text` knows ASCII alone")
+            raise Refused(f"{strange[:10]!r} cannot be typed: the phone's `input text` knows ASCII alone")
         if not self.look("settings get secure default_input_method").startswith(KEYBOARD):
             self._do(f"ime enable {KEYBOARD}/.AdbIME && ime set {KEYBOARD}/.AdbIME")
         self._do(f"am broadcast -a ADB_INPUT_B64 --es msg {base64.b64encode(text.encode()).decode()}")
@@ -352,7 +355,7 @@ class Android:
                 out, message, _ = self._run(f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}", again=True)
                 try:
                     return parse_hierarchy(out[out.index(b"<?xml") :])
-                except ValueError:  # ElementTree.ParseError is one, too
+                except ValueError:
                     reason = f"{out[:200].decode(errors='replace')} {message}"
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
@@ -560,7 +563,7 @@ class Android:
         """Run a command: (stdout, stderr, exit code). `again`: once more if the connection is lost meanwhile."""
         with self._call(self.timeout + seconds):
             while True:
-                connection = self._open(f"shell,v2,raw:{command}")
+                connection = self._open(f"shell,v2,raw:{command}", again)
                 try:
                     return self._read(connection)
                 except EnvHang:
@@ -593,27 +596,29 @@ class Android:
                 said.setdefault(kind, bytearray()).extend(content)
                 del data[:end]
 
-    def _open(self, service):
-        """A connection to a service of the phone. What fails here was not done, so it is tried again: the phone may be
-        back under another transport id."""
+    def _open(self, service, again):
+        """A connection to a service of the phone. Where the service was not begun it is asked for again: the phone may
+        be back under another transport id. `again`: also where it may have been begun."""
         while True:
             if self._transport is None:
                 self._attach()
+            connection = begun = None
             try:
                 connection = self.server.client.make_connection(self._left())
-                try:
-                    for call in (f"host:transport-id:{self._transport}", service):
-                        connection.send_command(call)
-                        connection.check_okay()
-                    return connection
-                except BaseException:
+                connection.send_command(f"host:transport-id:{self._transport}")
+                connection.check_okay()
+                begun = True
+                connection.send_command(service)
+                connection.check_okay()
+                return connection
+            except (adbutils.AdbError, OSError) as error:  # AdbTimeout is one, too
+                if connection:
                     connection.close()
-                    raise
-            except (adbutils.AdbTimeout, TimeoutError):
-                self._left()
-                raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s") from None
-            except (adbutils.AdbError, OSError) as error:
+                if isinstance(error, adbutils.AdbTimeout | TimeoutError):
+                    raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s") from None
                 self._transport, reason = None, str(error)
+            if begun and not again and "offline" not in reason:  # the server refused, the phone was not asked
+                raise self._fault(f"the connection was lost as a command began: {reason}")
             if self._end - time.monotonic() < POLL:
                 raise self._fault(f"it is gone: {reason}")
             time.sleep(POLL)

@@ -128,6 +128,7 @@ def test_what_is_refused_is_not_done(driver, phone):
         lambda: driver.key("any"),
         lambda: driver.type("umläut"),
         lambda: driver.type("a\x07"),
+        lambda: driver.type("äöüßéèêàâôûî\x07"),
         lambda: driver.type("a\ud800"),
         lambda: driver.start("com.example.none"),
         lambda: driver.start("none; input tap 1 1"),
@@ -482,6 +483,12 @@ def test_a_slow_phone_is_none_that_hangs(driver, phone):
         driver.screenshot()
 
 
+def test_the_commands_of_a_call_share_its_time(driver, phone):
+    driver.timeout, phone.device.delay, phone.shell.faults.truncated = 0.3, 0.2, 1
+    with pytest.raises(EnvHang), ends_within(0.6):
+        driver.screenshot()
+
+
 @pytest.mark.parametrize("emulator", [True, False])
 def test_a_lost_connection(server, phones, phone, network_phone, emulator):
     phone = phone if emulator else network_phone
@@ -501,6 +508,18 @@ def test_a_lost_connection(server, phones, phone, network_phone, emulator):
     phones.drop(phone)
     driver.tap(3, 3)
     assert phone.device.state.done[2:] == (("tap", 3, 3),)
+
+
+def test_a_connection_lost_before_the_phone_says_that_it_has_begun(driver, phone, monkeypatch):
+    driver.screenshot()
+    send = adbd.Connection.send
+    monkeypatch.setattr(adbd.Connection, "send", lambda self, what, *rest: what == adbd.OKAY or send(self, what, *rest))
+    phone.shell.faults.drop = 1
+    with pytest.raises(EnvFault, match="lost as a command began: closed"):
+        driver.tap(1, 1)
+    assert phone.device.state.done == (("tap", 1, 1),)
+    monkeypatch.undo()
+    assert driver.screenshot()
 
 
 def test_the_transport_id_changes(server, phones, phone, driver):
