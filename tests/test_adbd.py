@@ -88,8 +88,8 @@ def test_push_pull_and_list_of_the_adb_program(server, phones, phone, tmp_path):
     assert (tmp_path / "back").read_bytes() == content
     assert adb(server, phones, *at, "pull", "/sdcard", str(tmp_path / "all"))[0] == 0  # a folder with folders
     assert (tmp_path / "all/Movies/film").read_bytes() == content
-    code, _, err = adb(server, phones, *at, "pull", "/no", str(tmp_path))
-    assert code == 1 and b"No such file" in err
+    code, out, err = adb(server, phones, *at, "pull", "/no", str(tmp_path))
+    assert code == 1 and b"No such file" in out + err
     assert adb(server, phones, *at, "shell", "rm -r /sdcard/Movies; ls /sdcard")[:2] == (0, b"")
 
 
