@@ -650,7 +650,7 @@ class Android:
             devices = self.server.devices(self._left())
             if self.serial not in devices and ":" in self.serial:
                 with contextlib.suppress(adbutils.AdbTimeout):  # nobody there: adb tries for longer
-                    self.server.ask(f"host:connect:{self.serial}", min(self._left(), PATIENCE))
+                    self.server.ask(f"host:connect:{self.serial}", min(self._left() / 2, PATIENCE))
                 devices = self.server.devices(self._left())
             return devices.get(self.serial, ("absent", None))
         except (adbutils.AdbTimeout, TimeoutError):

@@ -4,6 +4,7 @@ import asyncio
 import io
 import shlex
 import socket
+import struct
 import subprocess
 
 import adbutils
@@ -14,6 +15,7 @@ from little_phone import PACKAGES, LittlePhone
 from PIL import Image
 
 from common.android import AdbServer
+from envs.phone import adbd
 from envs.phone.adbd import Phones
 from envs.phone.shell import EPOCH, Shell, png, split
 
@@ -230,6 +232,46 @@ def test_garbage_ends_the_connection_and_nothing_else(server, phone):
         intruder.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
         assert intruder.recv(100) == b""
     assert server.client.device(phone.serial).shell("echo a", timeout=5) == "a"
+
+
+@pytest.mark.parametrize("version", [0x01000000, 0x01000001])
+def test_messages_are_those_of_the_protocol(phone, version):
+    """An adb server of our own, which takes small messages: one is under way at a time, older ones want checksums."""
+    with socket.create_connection(("127.0.0.1", phone.port), 5) as peer:
+        stream = peer.makefile("rwb")
+
+        def send(command, first, second, data=b""):
+            header = struct.pack("<6I", command, first, second, len(data), sum(data), command ^ 0xFFFFFFFF)
+            stream.write(header + data)
+            stream.flush()
+
+        def receive():
+            command, first, second, length, checksum, magic = struct.unpack("<6I", stream.read(24))
+            data = stream.read(length)
+            assert magic == command ^ 0xFFFFFFFF and checksum == (sum(data) if version < adbd.VERSION else 0)
+            return command, first, second, data
+
+        send(adbd.CNXN, version, 100, b"host::")
+        command, first, second, data = receive()
+        assert (command, first, second) == (adbd.CNXN, version, adbd.MAX_PAYLOAD) and data.startswith(b"device::")
+        send(adbd.OPEN, 7, 0, b"exec:screencap -p\0")
+        command, number, seven, _ = receive()
+        assert (command, seven) == (adbd.OKAY, 7)
+        picture = b""
+        while True:
+            command, first, second, data = receive()
+            assert (first, second) == (number, 7) and len(data) <= 100
+            if command == adbd.CLSE:
+                break
+            picture += data
+            peer.settimeout(0.003)
+            with pytest.raises(TimeoutError):
+                peer.recv(1)
+            peer.settimeout(5)
+            send(adbd.OKAY, 7, number)
+        assert picture == png(phone.device.screenshot())
+        send(adbd.OPEN, 8, 0, b"framebuffer:\0")
+        assert receive()[:3] == (adbd.CLSE, 0, 8)
 
 
 # ---- the shell ----

@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import os
 import secrets
-import shutil
 import socket
 import struct
 import tempfile
@@ -360,8 +359,8 @@ class Phones:
 
     def __init__(self, adb_port):
         self.adb_port, self.phones = adb_port, []
-        self._folder = Path(tempfile.mkdtemp(prefix="cleangui-phones-"))
-        self.token_file = self._folder / TOKEN_FILE  # what lets a driver into the consoles
+        self._folder = tempfile.TemporaryDirectory(prefix="cleangui-phones-")
+        self.token_file = Path(self._folder.name) / TOKEN_FILE  # what lets a driver into the consoles
         self.token_file.write_text(secrets.token_urlsafe(12))
         os.chmod(self.token_file, 0o600)
         self._loop = asyncio.new_event_loop()
@@ -390,7 +389,7 @@ class Phones:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.cleanup()
 
     def __enter__(self):
         return self
