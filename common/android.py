@@ -646,12 +646,13 @@ class Android:
 
     def _find(self):
         """(state, transport id) of the phone; "absent" for one that adb does not know."""
+        left = max(self._end - time.monotonic(), 1.0)  # what the server says shall decide, not who is a moment late
         try:
-            devices = self.server.devices(self._left())
+            devices = self.server.devices(left)
             if self.serial not in devices and ":" in self.serial:
                 with contextlib.suppress(adbutils.AdbTimeout):  # nobody there: adb tries for longer
-                    self.server.ask(f"host:connect:{self.serial}", min(self._left() / 2, PATIENCE))
-                devices = self.server.devices(self._left())
+                    self.server.ask(f"host:connect:{self.serial}", min(left / 2, PATIENCE))
+                devices = self.server.devices(left)
             return devices.get(self.serial, ("absent", None))
         except (adbutils.AdbTimeout, TimeoutError):
             raise EnvHang(f"the adb server on port {self.server.port} does not answer") from None
@@ -664,8 +665,8 @@ class Android:
         if "shell_v2" not in features.split(","):
             raise UsageError(f"phone {self.serial}: its adb has no shell_v2: Android 7 or later is needed")
         while self.look("getprop sys.boot_completed") != "1":
-            if time.monotonic() > self._end - 2 * POLL:
-                raise UsageError(f"phone {self.serial} is still booting after {self.timeout:g} s: wait, then try again")
+            if time.monotonic() > self._end - self.timeout / 2:
+                raise UsageError(f"phone {self.serial} is still booting: wait, then try again")
             time.sleep(POLL)
 
 

@@ -6,6 +6,8 @@ import shlex
 import socket
 import struct
 import subprocess
+import threading
+import time
 
 import adbutils
 import pytest
@@ -114,6 +116,7 @@ def test_console_through_the_adb_program(server, phones):
     assert console("avd", "snapshot", "delete", "one") == "OK\n" and not phone.snapshots
     assert console("avd", "nonsense") == "KO: bad sub-command\n"
     assert console("kill").startswith("OK: killing emulator")
+    server.client.wait_for(phone.serial, state="disconnect", timeout=5)
     with pytest.raises(OSError):
         socket.create_connection(("127.0.0.1", phone.port), 1)
 
@@ -217,6 +220,18 @@ def test_a_phone_that_is_switched_off(server, phones):
     server.client.wait_for(phone.serial, timeout=5)
     phones.remove(phone)
     server.client.wait_for(phone.serial, state="disconnect", timeout=5)
+
+
+def test_phones_can_be_closed_at_any_moment(server, capfd):
+    for number in range(40):
+        phones = Phones(server.port)
+        phones.add(LittlePhone(), emulator=bool(number % 2)).shell.faults.hang = number % 3 == 0
+        time.sleep(number % 8 * 0.002)
+        closer = threading.Thread(target=phones.close, daemon=True)
+        closer.start()
+        closer.join(5)
+        assert not closer.is_alive()
+    assert capfd.readouterr().err == ""
 
 
 def test_a_bug_of_the_device_ends_the_command(server, phones, capfd):

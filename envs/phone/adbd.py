@@ -286,13 +286,17 @@ class Phone:
         a phone on the network once comes back by itself."""
         call = f"host:emulator:{self.port}" if self.emulator else f"host:connect:{self.serial}"
         while True:
-            with contextlib.suppress(OSError, TimeoutError):
-                reader, writer = await asyncio.wait_for(asyncio.open_connection(HOST, self.adb_port), 5)
-                writer.write(f"{len(call):04x}{call}".encode())
-                await asyncio.wait_for(reader.read(4), 5)
-                writer.close()
+            # asyncio.wait_for of Python 3.11 can lose a cancellation, asyncio.timeout cannot
+            with contextlib.suppress(OSError):
+                async with asyncio.timeout(5):
+                    reader, writer = await asyncio.open_connection(HOST, self.adb_port)
+                    writer.write(f"{len(call):04x}{call}".encode())
+                    await reader.read(4)
+                    writer.close()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.connected.wait(), KNOCK)
+                async with asyncio.timeout(KNOCK):
+                    await self.connected.wait()
+            while self.connections:
                 self.lost.clear()
                 await self.lost.wait()
 
@@ -401,9 +405,16 @@ class Phones:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     async def _close(self):
-        for phone in self.phones:
-            await phone.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
+        """Close all phones, and wait for what talks to them. Most of it ends with its connection; what is just being
+        accepted shows only a moment later."""
+        now, quiet = asyncio.get_running_loop().time, 0
+        start = now()
+        while quiet < 3 and now() < start + 5:
+            for phone in self.phones:
+                await phone.close()
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            if now() > start + 0.3:  # not at once: asyncio prints it when a task is cancelled that has not begun
+                for task in others:
+                    task.cancel()
+            await asyncio.wait({*others, asyncio.ensure_future(asyncio.sleep(0.001))}, timeout=0.05)
+            quiet = 0 if others else quiet + 1
