@@ -349,14 +349,23 @@ class Android:
 
     def hierarchy(self):
         """The elements of the screen as Nodes. A screen that never rests, a video for instance, has none: EnvFault."""
+        return self._dump()[1]
+
+    def dump(self):
+        """The same as uiautomator's XML."""
+        return self._dump()[0]
+
+    def _dump(self):
         with self._call():
             for _ in range(2):
                 # the old file first: a dump that fails has exit code 0 too
                 out, message, _ = self._run(f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}", again=True)
+                out = out.decode(errors="replace")
                 try:
-                    return parse_hierarchy(out[out.index(b"<?xml") :])
+                    xml = mend(out[out.index("<?xml") :])
+                    return xml, parse_hierarchy(xml)
                 except ValueError:
-                    reason = f"{out[:200].decode(errors='replace')} {message}"
+                    reason = f"{out[:200]} {message}"
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
     def window(self):
@@ -717,13 +726,15 @@ def parse_foreground(text):
     return None
 
 
+def mend(xml):
+    """Older Androids write a character such as an emoji as two references, which XML does not allow."""
+    return re.sub(r"&#(5[56]\d{3});&#(5[67]\d{3});", _join_surrogates, xml)
+
+
 def parse_hierarchy(xml):
     """uiautomator's XML as Nodes, parents first; ValueError where it is not whole."""
-    text = xml.decode(errors="replace")
-    # Older Androids write a character such as an emoji as two references, which XML does not allow.
-    text = re.sub(r"&#(5[56]\d{3});&#(5[67]\d{3});", _join_surrogates, text)
     try:
-        waiting = [(child, -1) for child in reversed(ElementTree.fromstring(text))]
+        waiting = [(child, -1) for child in reversed(ElementTree.fromstring(xml.encode()))]
     except ElementTree.ParseError as error:
         raise ValueError(f"broken XML: {error}") from None
     nodes = []

@@ -25,7 +25,16 @@ from PIL import Image
 
 from benchmarks import phone as benchmark
 from common import android
-from common.android import AdbServer, Android, Refused, check_png, input_commands, parse_foreground, parse_hierarchy
+from common.android import (
+    AdbServer,
+    Android,
+    Refused,
+    check_png,
+    input_commands,
+    mend,
+    parse_foreground,
+    parse_hierarchy,
+)
 from common.errors import EnvFault, EnvHang, UsageError
 from envs.phone import adbd
 from envs.phone.adbd import Phones
@@ -265,6 +274,7 @@ def test_hierarchy(driver, phone):
     driver.type('<a & "b">\'')
     driver.tap(1, 1)
     frame, box, switch = driver.hierarchy()
+    assert driver.dump() == phone.device.hierarchy()
     assert (frame.id, frame.parent, box.parent, switch.parent) == (0, -1, 0, 0)
     assert (box.type, box.text, box.bounds) == ("android.widget.EditText", '<a & "b">\'', (10, 20, 350, 60))
     assert (box.resource, box.package) == ("com.example.home:id/box", "com.example.home")
@@ -279,18 +289,17 @@ def test_hierarchy(driver, phone):
 
 def test_hierarchies_of_other_phones():
     xml = "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?><hierarchy rotation=\"1\">%s</hierarchy>"
-    emoji, lone = '<node text="&#55357;&#56832;!" />', '<node text="&#55357;!" />'
-    assert parse_hierarchy((xml % emoji).encode())[0].text == "😀!"
-    assert parse_hierarchy((xml % '<node text="&#55000;&#57400;" />').encode())[0].text == "\ud6d8\ue038"
-    assert parse_hierarchy((xml % '<node bounds="[-5,0][10,20]" />').encode())[0].bounds == (-5, 0, 10, 20)
-    assert parse_hierarchy((xml % "").encode()) == []
-    nested = parse_hierarchy(
-        (xml % ('<node text="x">' * 2000 + "</node>" * 2000)).encode()
-    )  # deeper than recursion goes
+    emoji, others = '<node text="&#55357;&#56832;!" />', '<node text="&#55000;&#57400;" />'
+    assert parse_hierarchy(mend(xml % emoji))[0].text == "😀!"
+    assert parse_hierarchy(mend(xml % others))[0].text == "\ud6d8\ue038"
+    assert parse_hierarchy(xml % '<node bounds="[-5,0][10,20]" />')[0].bounds == (-5, 0, 10, 20)
+    assert parse_hierarchy(xml % "") == []
+    deeper_than_recursion_goes = xml % ('<node text="x">' * 2000 + "</node>" * 2000)
+    nested = parse_hierarchy(deeper_than_recursion_goes)
     assert [node.parent for node in nested] == list(range(-1, 1999))
-    for broken in (xml % lone, xml % '<node bounds="here" />', (xml % "")[:-5]):
+    for broken in (xml % '<node text="&#55357;!" />', xml % '<node bounds="here" />', (xml % "")[:-5]):
         with pytest.raises(ValueError, match="broken"):
-            parse_hierarchy(broken.encode())
+            parse_hierarchy(mend(broken))
 
 
 @pytest.mark.parametrize(
