@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import browser, controller, gpu_webrl, memory, throughput
+from benchmarks import browser, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
@@ -110,7 +110,12 @@ def test_the_docs_keep_what_stands_around_the_tables(tmp_path):
 
 
 def test_the_docs_have_the_places_that_benchmarks_write_to():
-    for page, name in ((browser.DOCS, "browser"), (gpu_webrl.DOCS, "gpu_webrl"), (memory.DOCS, "memory")):
+    for page, name in (
+        (browser.DOCS, "browser"),
+        (gpu_webrl.DOCS, "gpu_webrl"),
+        (memory.DOCS, "memory"),
+        (phone.DOCS, "phone"),
+    ):
         assert page.read_text().count(f"<!-- {name} -->\n") == 1
 
 

@@ -275,7 +275,7 @@ class Painter:
 def png(image):
     """A picture as a PNG file: without filters and at zlib's first level it takes a third of Pillow's time, and flat
     pictures of screens get smaller."""
-    (width, height), raw = image.size, image.tobytes()
+    (width, height), raw = image.size, image.convert("RGB").tobytes()
     rows = b"".join(b"\0" + raw[start : start + 3 * width] for start in range(0, len(raw), 3 * width))
     chunks = (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows, 1))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
