@@ -135,7 +135,9 @@ def command_of(process):
     return ""
 
 
-def test_a_schedule_played_again_gives_the_same_metrics_bit_for_bit(tmp_path, trained, whole):
+def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly(
+    tmp_path, trained
+):
     finish(start(tmp_path / "first", *trained, "--iterations", "2"))
     recorded = run_of(tmp_path / "first")
     again = []
@@ -157,16 +159,10 @@ def test_a_schedule_played_again_gives_the_same_metrics_bit_for_bit(tmp_path, tr
     assert sampled(again[0]) == sampled(again[1])
     places = [[(place, version) for place, version, *_ in sampled(run)[0]] for run in (recorded, again[0])]
     assert sorted(places[0]) == sorted(places[1])
-
-
-def test_two_processes_learn_what_one_does(tmp_path, trained):
-    finish(start(tmp_path / "one", *trained, "--iterations", "1"))
-    recorded = ["--iterations", "1", "--lockstep", str(run_of(tmp_path / "one"))]
-    finish(start(tmp_path / "alone", *trained, *recorded))
-    finish(start(tmp_path / "two", *trained, *recorded, launch=LAUNCH))
-    one, two = (batches(run_of(tmp_path / name))[0] for name in ("alone", "two"))
-    for name in ("losses/policy_loss", "losses/grad_norm", "losses/clip_fraction", "losses/approx_kl"):
-        assert two.get(name) == pytest.approx(one.get(name), rel=1e-3, abs=1e-6)
+    finish(start(tmp_path / "two", *trained, "--iterations", "2", "--lockstep", str(recorded), launch=LAUNCH))
+    for one, two in zip(batches(again[0]), batches(run_of(tmp_path / "two")), strict=True):  # two learners
+        for name in ("losses/policy_loss", "losses/grad_norm", "losses/clip_fraction", "losses/approx_kl"):
+            assert two.get(name) == pytest.approx(one.get(name), rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize(
