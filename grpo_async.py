@@ -1461,6 +1461,7 @@ def main(args):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
+    env = make_env(args)  # its tasks; the workers have their own
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
             follow(learner, run, args)
@@ -1469,7 +1470,7 @@ def main(args):
         pool.open = False
         system = System(args, pool, run.path)
         try:
-            train(args, make_env(args), run, learner, system)  # the environment for its tasks: workers have their own
+            train(args, env, run, learner, system)
             parallel.broadcast(None)
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:
