@@ -15,7 +15,7 @@ import pytest
 from common.checkpoint import latest
 from common.replay import TrajectoryStore
 from common.run import read_metrics
-from tests.scripts import run_script
+from tests.scripts import one_at_a_time, run_script
 from tests.test_parallel import LAUNCH
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,11 +43,18 @@ def batches(run):
     return [row for row in read_metrics(run) if "staleness/max" in row]
 
 
+@pytest.fixture(autouse=True)
+def alone():
+    with one_at_a_time("ray"):
+        yield
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """A run from demonstrations to the summary: (its folder, its output)."""
     folder = tmp_path_factory.mktemp("whole")
-    out = finish(start(folder, "--num-demos", "80", "--test-tasks", "4"))
+    with one_at_a_time("ray"):
+        out = finish(start(folder, "--num-demos", "80", "--test-tasks", "4"))
     return run_of(folder), out
 
 
