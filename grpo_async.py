@@ -407,7 +407,7 @@ class Store:
         self.pictures, self.uses, self.weights = {}, Counter(), None
 
     def put_weights(self, weights, version):
-        """`weights`: Ray's reference, in a list, so that it stays one."""
+        """`weights`: Ray's reference, in a list, so that it stays one, or an adapter's folder."""
         self.weights = weights, version
 
     def newest(self):
@@ -480,6 +480,8 @@ class PolicyServer:
     async def complete_alone(self, prompt, images, seed, temperature, version):
         """The same by the weights of an earlier version, in a batch of its own: what it is does not depend on when."""
         async with self.lock:
+            if version not in self.earlier:
+                raise UsageError("--lockstep: the policy server was lost, and the earlier weights with it; begin again")
             vlm.fill(self.model, self.earlier[version])
             now, self.version = self.version, version
             try:
@@ -544,10 +546,20 @@ class EngineServer:
         self.engine = Engine(args.engine, sorted(stops))
         self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
         self.tokens, self.busy, self.asked = 0, 0.0, 0
+        self.beginning = None
+
+    async def _begin(self):
+        """As of PolicyServer."""
+        newest = await self.store.newest.remote()
+        if newest is not None and newest[1] > self.version:
+            await self.set_weights(newest[0][0], newest[1])
 
     async def complete(self, prompt, images, seed, temperature, turns):
         """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
         server reads it in another way."""
+        if self.beginning is None:
+            self.beginning = asyncio.create_task(self._begin())
+        await self.beginning
         pictures, begun = await self.store.get.remote(images), time.monotonic()
         if None in pictures:
             raise EnvFault("a screenshot is lost")
@@ -569,7 +581,7 @@ class EngineServer:
 
     async def set_weights(self, folder, version):
         """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
-        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}")
+        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
         self.version = version
 
     def statistics(self):
@@ -749,7 +761,8 @@ class System:
             ray.init(args.ray_address, logging_level="ERROR")
         else:
             cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
-            ray.init(num_cpus=cpus, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
+            here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "logging_level": "ERROR"}
+            ray.init("local", num_cpus=cpus, **here)
         signal.signal(signal.SIGTERM, on_terminate)
         # Ray starts a lost store or server anew and asks it once more what was asked of the lost one.
         forever = {"max_restarts": -1, "max_task_retries": -1}
@@ -901,7 +914,7 @@ class System:
         for name in ("dropped", "agent_hangs"):
             setattr(self.faults, name, getattr(self.faults, name) + getattr(log, name))
         for fault in log.recent:
-            self.faults.record(EnvFault("an episode") if fault else None)
+            self.faults.record(EnvFault(log.last) if fault else None)
 
     # --- what the learner asks for
 
@@ -964,7 +977,7 @@ class System:
             model.save_pretrained(self.weights)
         else:
             self.weights = self.ray.put(vlm.trained(model))  # kept: the store's reference lives as long as ours
-            self.ray.get(self.store.put_weights.remote([self.weights], version))
+        self.ray.get(self.store.put_weights.remote([self.weights], version))
         with self.changed:
             self.version = self.pool.version = version
         self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
@@ -1448,6 +1461,10 @@ def main(args):
         raise UsageError("--engine needs --lora-rank: after every batch it loads an adapter, not all weights")
     if args.engine and args.lockstep:
         raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    if args.engine and args.num_servers > 1:
+        raise UsageError("--engine is one server: --num-servers 1")
+    if args.lockstep and args.resume:
+        raise UsageError("--lockstep needs the weights of earlier versions, which no checkpoint has: begin it again")
     parallel.start()
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")

@@ -260,16 +260,12 @@ def time_table(arms):
 
 def plots(arms, path):
     """Training and evaluation success, all-zero groups and entropy by environment steps: means and intervals."""
-    import matplotlib
+    from tools.plot import COLOURS, GRID, on_grid, pyplot
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from tools.plot import COLOURS, GRID, on_grid
-
+    plt = pyplot()
     panels = {"rollout/reward": "success of rollouts (with replays)", "eval/success": "success on eval tasks",
               "groups/all_zero": "share of all-zero groups", "groups/entropy": "group entropy, bits"}  # fmt: skip
-    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
     for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
         for colour, arm in zip(COLOURS, [a for a in ("grpo", "replay", "crps", "rloo", "ppo") if a in arms]):
             if arm == "ppo" and name.startswith("groups/"):
@@ -281,16 +277,14 @@ def plots(arms, path):
             runs = [on_grid(curve, points) for curve in curves if curve]
             known = [x for x in points if all(x in run for run in runs)]  # a mean of the longest runs alone would jump
             shown = {x: mean_ci([run[x] for run in runs]) for x in known}
-            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label, lw=1.8)
+            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label)
             low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
             if len(runs) > 3:  # of fewer it would be wider than the axis
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-        axes.set_xlabel("environment steps", fontsize=9)
+        axes.set_title(title)
+        axes.set_xlabel("environment steps")
         axes.set_ylim(0)
-        axes.grid(color="#e7e3dc")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=140)
     plt.close(figure)
 

@@ -214,29 +214,23 @@ def behaviour_table(arms):
 
 def plots(arms, path):
     """Training reward, success on eval tasks, clip fraction and steps by batches."""
-    import matplotlib
+    from tools.plot import COLOURS, pyplot
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from tools.plot import COLOURS
-
+    plt = pyplot()
     panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
               "losses/clip_fraction": "share of clipped tokens", "rollout/length": "steps of an episode"}  # fmt: skip
-    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4), constrained_layout=True)
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
     for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
         for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
             window = 1 if name.startswith("eval") else 5
             curves = [smooth(r["curves"].get(name, []), window) for r in arms[arm].values()]
             known = sorted(set.intersection(*map(set, curves)))
             mean = [sum(curve[x] for curve in curves) / len(curves) for x in known]
-            axes.plot(known, mean, color=colour, lw=1.8, label=NAMES[arm].replace("\\", ""))
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-        axes.set_xlabel("batches", fontsize=9)
+            axes.plot(known, mean, color=colour, label=NAMES[arm].replace("\\", ""))
+        axes.set_title(title)
+        axes.set_xlabel("batches")
         axes.set_ylim(0)
-        axes.grid(color="#e7e3dc")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=140)
     plt.close(figure)
 

@@ -185,16 +185,12 @@ def table(found):
 
 def plots(found, path):
     """Instantaneous and cumulative trajectories of the slowest pages."""
-    import matplotlib
+    from tools.plot import COLOURS, pyplot
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    from tools.plot import COLOURS
-
+    plt = pyplot()
     median = max(median for median, _ in found)
     shown = [(sigma, both) for (own, sigma), both in found.items() if own == median and len(both) == 2]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6), constrained_layout=True)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.6))
     for colour, (sigma, both) in zip(COLOURS, shown):
         for sync, row in both.items():
             style, label = ("--", "synchronous") if sync else ("-", "asynchronous")
@@ -205,12 +201,10 @@ def plots(found, path):
             inside = [x for x in ended if 0 <= x <= row["seconds"]]
             right.plot(inside, range(1, len(inside) + 1), style, color=colour, lw=1.6)
     for axes, title in ((left, "trajectories an hour (30 s window)"), (right, "trajectories ended")):
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold")
-        axes.set_xlabel(f"seconds; page delay of median {median:g} s", fontsize=9)
+        axes.set_title(title)
+        axes.set_xlabel(f"seconds; page delay of median {median:g} s")
         axes.set_ylim(0)
-        axes.grid(color="#e7e3dc")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path, dpi=140)
     plt.close(figure)
 

@@ -26,7 +26,7 @@ class Engine:
             self.model = self.setup.models.list().data[0].id
         except (openai.OpenAIError, IndexError) as error:
             raise UsageError(f"--engine {url}: no model is served there ({error})") from error
-        self.adapter = None
+        self.adapters = []
 
     async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
         """One prompt's Completion. Raises EnvFault where the server is lost."""
@@ -71,8 +71,9 @@ class Engine:
             raise UsageError(f"--engine {self.url}: it does not return token ids with log-probs (vLLM 0.10.2 or later)")
         return llm.Completion(list(ids), list(logprobs), version)
 
-    def load_adapter(self, folder, name):
-        """From now on sample from the LoRA adapter in `folder`, a path that the server can read."""
+    def load_adapter(self, folder, name, kept=0):
+        """From now on sample from the LoRA adapter in `folder`, a path that the server can read. As many of the earlier
+        ones as `kept` says stay loaded, for requests that are on their way."""
         import openai
 
         body = {"lora_name": name, "lora_path": str(Path(folder).resolve())}
@@ -81,14 +82,15 @@ class Engine:
             if name in there:  # of a run that was killed and resumed
                 self.setup.post("/unload_lora_adapter", body={"lora_name": name}, cast_to=str)
             self.setup.post("/load_lora_adapter", body=body, cast_to=str)
-            if self.adapter is not None:
-                self.setup.post("/unload_lora_adapter", body={"lora_name": self.adapter}, cast_to=str)
+            self.adapters = [*(earlier for earlier in self.adapters if earlier != name), name]
+            while len(self.adapters) > kept + 1:
+                self.setup.post("/unload_lora_adapter", body={"lora_name": self.adapters.pop(0)}, cast_to=str)
         except openai.OpenAIError as error:
             raise UsageError(
                 f"--engine {self.url}: it does not load adapters ({error}); start it with --enable-lora, a "
                 "--max-lora-rank that is large enough and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
             ) from error
-        self.model = self.adapter = name
+        self.model = name
 
 
 def _part(part, pictures):

@@ -24,7 +24,8 @@ LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: abov
 
 @dataclass
 class FaultLog:
-    """Faults over a run. `rate` is over the last `window` episodes played (where a judge was lost, and judged)."""
+    """Faults over a run. `rate` is over the last `window` episodes played (where a judge was lost, and judged); `last`
+    is the last one's message."""
 
     window: int = FAULT_WINDOW
     episodes: int = 0
@@ -32,6 +33,7 @@ class FaultLog:
     dropped: int = 0
     agent_hangs: int = 0
     mismatches: int = 0
+    last: str = ""
     recent: deque = field(default_factory=deque)
 
     @property
@@ -50,6 +52,7 @@ class FaultLog:
         if fault is None:
             return
         self.faults += 1
+        self.last = str(fault)
         if len(self.recent) >= self.window // 4 and self.rate > FAULT_LIMIT:
             raise TooManyFaults(
                 f"{sum(self.recent)} of the last {len(self.recent)} episodes ended in faults; the last one: {fault}"

@@ -179,6 +179,8 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
         (["--env-id", "mars"], "there is no such environment"),
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
+        (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4", "--num-servers", "2"], "--num-servers 1"),
+        (["--lockstep", "runs/none", "--resume", "auto"], "--lockstep needs the weights of earlier versions"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, flags, said):

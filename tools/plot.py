@@ -310,9 +310,8 @@ def table(groups: list[Group]) -> str:
     return markdown(lines)
 
 
-def write(args: Args) -> list[Path]:
-    """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
-    groups = load(args.runs)
+def pyplot():
+    """matplotlib's, for files alone, in the look of all plots here."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -324,6 +323,13 @@ def write(args: Args) -> list[Path]:
         "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold", "lines.linewidth": 1.8,
         "font.size": 9.5, "legend.frameon": False, "xtick.color": "#5c5750", "ytick.color": "#5c5750",
     })  # fmt: skip
+    return plt
+
+
+def write(args: Args) -> list[Path]:
+    """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
+    groups = load(args.runs)
+    plt = pyplot()
     out = Path(args.out) if args.out else Path(args.runs[0]) / "plots"
     try:
         out.mkdir(parents=True, exist_ok=True)
