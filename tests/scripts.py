@@ -6,8 +6,6 @@ seconds of imports a run. Where the start itself is tested (signals, other launc
 """
 
 import atexit
-import contextlib
-import fcntl
 import multiprocessing
 import os
 import runpy
@@ -19,14 +17,6 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["tests.scripts", "common.llm", "common.run", "common.rollout", "peft", "accelerate"])
-
-
-@contextlib.contextmanager
-def one_at_a_time(name):
-    """Whoever holds this is the only one of all test processes: two Rays on one machine get in each other's way."""
-    with open(Path(tempfile.gettempdir()) / f"cleangui-{name}.lock", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 class Script:

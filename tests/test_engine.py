@@ -12,7 +12,7 @@ from common import llm, vlm
 from common.engine import Engine
 from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
-from tests.scripts import one_at_a_time, run_script
+from tests.scripts import run_script
 from tests.test_demo import play_run
 from tests.test_vlm import qwen3
 
@@ -170,8 +170,9 @@ def seeing(tmp_path):
     for part in (model, images, tokenizer):
         part.save_pretrained(tmp_path / "model")
     Server.model, SeeingServer.processor = vlm.load(str(tmp_path / "model"), lora_rank=4)
-    Server.loaded, Server.unloaded, Server.requests, SeeingServer.other = [], [], [], False
-    with one_at_a_time("ray"), ThreadingHTTPServer(("127.0.0.1", 0), SeeingServer) as http:
+    Server.loaded, Server.unloaded, Server.requests = [], [], []
+    Server.wrong = Server.no_ids = Server.broken = SeeingServer.other = False
+    with ThreadingHTTPServer(("127.0.0.1", 0), SeeingServer) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         yield str(tmp_path / "model"), f"http://127.0.0.1:{http.server_port}/v1"
         http.shutdown()
