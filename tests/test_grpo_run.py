@@ -4,7 +4,9 @@ schedule played again, in two processes."""
 import contextlib
 import json
 import os
+import secrets
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +21,14 @@ from tests.scripts import run_script
 from tests.test_parallel import LAUNCH
 
 ROOT = Path(__file__).resolve().parent.parent
+RAY = str(Path(sys.executable).with_name("ray"))
 SMALL = """--env-id gallery/count+take_out --batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1
 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10""".split()
 
 
-def start(folder, *flags, launch=()):
+def start(folder, *flags, launch=(), env=None):
     command = [sys.executable, *launch, "grpo_async.py", "--runs-dir", str(folder), *SMALL, *flags]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def finish(process, timeout=300):
@@ -129,6 +132,48 @@ def test_parts_are_killed_and_the_run_goes_on(tmp_path, trained):
     assert gaps and max(gaps) < 1e-3  # a server started anew has the newest weights, not the base's
 
 
+@pytest.fixture
+def cluster():
+    """Two Ray nodes of one CPU each, as `ray start` makes them on two machines: (address, environment)."""
+    environment = os.environ | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    environment |= {"RAY_USAGE_STATS_ENABLED": "0"}
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    address, nodes = None, []
+    for place in ["--head", "--port", str(port), "--include-dashboard=false"], ["--address"]:
+        command = [RAY, "start", *place, *([address] if address else []), "--num-cpus", "1", "--block"]
+        node = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        nodes.append(node)
+        for line in node.stdout:
+            if "Local node IP" in line:
+                address = address or f"{line.split()[-1]}:{port}"
+            if "runtime started" in line:
+                break
+        assert node.poll() is None
+    yield address, environment, nodes
+    for node in nodes:
+        for process in [*psutil.Process(node.pid).children(True), node]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        node.wait()
+        node.stdout.close()
+
+
+def test_the_same_command_on_two_nodes(tmp_path, trained, cluster):
+    address, environment, nodes = cluster
+    few = "--iterations", "2", "--ray-address", address, "--num-workers", "1"
+    process = start(tmp_path, *trained, *few, env=environment)
+    for line in process.stdout:
+        if line.startswith("iteration 2"):
+            break
+    parts = [{command_of(child) for child in psutil.Process(node.pid).children(True)} for node in nodes]
+    found = [{name for name in ("RolloutWorker", "PolicyServer") if any(name in c for c in part)} for part in parts]
+    finish(process)
+    assert sorted(map(len, found)) == [1, 1], parts  # one here, one there
+    assert [row["charts/iteration"] for row in batches(run_of(tmp_path))] == [1, 2]
+
+
 def command_of(process):
     with contextlib.suppress(psutil.NoSuchProcess):
         return " ".join(process.cmdline()[:1])
@@ -177,6 +222,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4", "--num-servers", "2"], "--num-servers 1"),
+        (["--ray-address", "127.0.0.1:9"], "--ray-address 127.0.0.1:9: no Ray cluster answers"),
         (["--lockstep", "runs/none", "--resume", "auto"], "--lockstep needs the weights of earlier versions"),
     ],
 )
