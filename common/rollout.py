@@ -259,9 +259,9 @@ class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
     `prompt(instruction, steps, obs) -> token ids`; `read_action(answer)` is the environment's action in what the model
-    answers, `write_action(action, thought, obs)` the answer that a demonstration gives. `model` is read at every call,
-    so training it in place is enough. `version` is written into every step; the caller counts it up when it changes
-    the model.
+    answers, `write_action(action, thought, obs)` the answer that a demonstration gives; `generate` is `llm.generate` or
+    one like it. `model` is read at every call, so training it in place is enough. `version` is written into every step;
+    the caller counts it up when it changes the model.
     """
 
     def __init__(
@@ -278,10 +278,11 @@ class Player:
         engine=None,
         read_action=str,
         write_action=lambda action, thought, obs: action,
+        generate=llm.generate,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.read_action, self.write_action = read_action, write_action
+        self.read_action, self.write_action, self.generate = read_action, write_action, generate
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
@@ -302,7 +303,7 @@ class Player:
 
         def generate(prompts, seeds):
             with self.run.timer("generation"):
-                return llm.generate(
+                return self.generate(
                     self.model, self.tokenizer, prompts, seeds, temperature, self.max_new_tokens, self.version
                 )
 

@@ -8,6 +8,7 @@ token types); their processors and forward signatures say what, nothing here nam
 import inspect
 
 from common import llm
+from common.errors import UsageError
 from common.screen import load as load_picture
 
 
@@ -26,6 +27,26 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
 
     model, _ = llm.load(model_id, lora_rank, load_in_4bit, gradient_checkpointing, device, vision=True)
     return model, load_processor(llm.find_model(model_id))
+
+
+def sees(model_id):
+    """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `llm.load`."""
+    import json
+    from pathlib import Path
+
+    from transformers import AutoConfig
+
+    from common import tiny_vision  # noqa: F401  registers its tower
+
+    path = base = llm.find_model(model_id)
+    adapters = Path(path) / "adapter_config.json"
+    if adapters.is_file():
+        base = llm.find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
+    offline = not Path(base).is_dir() and not llm.hub_answers(base)
+    try:
+        return hasattr(AutoConfig.from_pretrained(base, local_files_only=offline), "vision_config")
+    except (OSError, ValueError) as error:
+        raise UsageError(llm.cannot_load(model_id, error, offline)) from error
 
 
 def trained(model):

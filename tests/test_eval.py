@@ -1,5 +1,6 @@
 """tools/eval.py: WebArena's rehearsal on the arena's sites, killed and resumed; the table; other environments."""
 
+import io
 import json
 import os
 import re
@@ -12,14 +13,17 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import webrl
-from common import llm
+from common import llm, vlm
 from common.errors import UsageError
 from common.replay import Step, Trajectory, TrajectoryStore
 from common.run import read_metrics
 from envs import Task
 from envs.arena import tasks
+from tests.test_engine import TEMPLATE
+from tests.test_vlm import qwen3
 from tests.test_webarena_sites import (  # noqa: F401  (fixtures)
     TASKS,
     Handler,
@@ -32,6 +36,12 @@ from tests.test_webarena_sites import (  # noqa: F401  (fixtures)
 from tools import eval as evaluation
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def screenshot():
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64), "red").save(file, "PNG")
+    return file.getvalue()
 
 
 class Policy(Handler):
@@ -226,12 +236,41 @@ def test_a_model_here_plays(tmp_path, capsys):
     assert len(first.steps[0].prompt_ids) > 30 and len(first.steps[0].logprobs) == len(first.steps[0].action_ids) <= 4
 
 
+def test_a_model_that_sees_plays(tmp_path, capsys):
+    flags = "--env-id gallery --model-id assets/tiny-vl --num-tasks 2 --num-envs 2 --max-new-tokens 4 --viewport 96 96"
+    run = run_eval(tmp_path, *flags.split())
+    assert "| tasks | 2 | 2 |" in capsys.readouterr().out
+    trajectories = TrajectoryStore(run / "trajectories.jsonl")
+    model, processor = vlm.load("assets/tiny-vl")
+    for step in [t.steps[0] for t in trajectories]:
+        prompt = vlm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
+        own, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+        assert own[0].tolist() == pytest.approx(step.logprobs, abs=1e-4)
+
+
+def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path):
+    picture = screenshot()
+    (tmp_path / "one.png").write_bytes(picture)
+    _, (images, tokenizer) = qwen3()
+    tokenizer.chat_template = TEMPLATE
+    for part in (_, images, tokenizer):
+        part.save_pretrained(tmp_path / "model")
+    prompt = evaluation.SeeingPrompt(vlm.load_processor(tmp_path / "model"), {"history_images": 2})
+    prompt.folder = tmp_path
+    steps = [
+        Step([], [], [], 0, "", f"go {number}", screenshot=f"{name}.png") for number, name in enumerate(["x", "one"])
+    ]
+    asked = prompt("find it", steps, {"screenshot": screenshot(), "error": ""})
+    assert asked.images == [picture, screenshot()]  # x.png, of two rounds ago, is not even looked for
+
+
 @pytest.mark.parametrize(
     "flags, says",
     [
         ([], "--model-id MODEL or --policy URL, one of them"),
         (["--model-id", "a", "--policy", "http://127.0.0.1:9/v1"], "one of them"),
         (["--policy", "http://127.0.0.1:9/v1"], "--policy http://127.0.0.1:9/v1: Connection error"),
+        (["--model-id", "assets/tiny-vl", "--env-id", "webshop"], "assets/tiny-vl sees, webshop has no pictures"),
         (["--policy", "http://127.0.0.1:9/v1", "--prompt-format", "plain"], "--prompt-format plain is for --model-id"),
         (["--model-id", "no/such/model"], "no model at 'no/such/model'"),
         (["--model-id", "assets/tiny", "--env-id", "mars"], "there is no such environment"),

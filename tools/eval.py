@@ -3,6 +3,7 @@
     python tools/eval.py --env-id webarena-lite --policy http://localhost:8000/v1    # a chat model behind a URL
     python tools/eval.py --env-id webarena-lite --policy URL --prompt-format webrl   # a released WebRL checkpoint
     python tools/eval.py --env-id webarena-lite --model-id runs/RUN                  # a run's actor, or any model, here
+    python tools/eval.py --env-id gallery --model-id runs/RUN                        # a model that sees
     python tools/eval.py --resume runs/EVALUATION                                    # what is not played yet
 
 An evaluation that was stopped goes on where it was: tasks that were played are not played again. What a WebArena
@@ -13,7 +14,8 @@ import asyncio
 import json
 import sys
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Literal
@@ -23,13 +25,13 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 import webrl
-from common import llm
+from common import llm, visual, vlm
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.rollout import Player
 from common.run import Run, parse_args, run_main
 from common.stats import MANY, evaluation_metrics, wilson
 from tools import view
-from tools.play import find_policy, prompt_settings
+from tools.play import eyes, find_policy, prompt_settings
 
 # The columns of the WebRL paper's Table 1 for WebArena's sites. Tasks that begin on one site and need the encyclopedia
 # count for that site, as there; tasks on two sites are in the average alone, there and here.
@@ -62,7 +64,9 @@ class Args:
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
     screenshots: bool = False
-    """keep a screenshot of every step"""
+    """keep a screenshot of every step; a model that sees needs them"""
+    viewport: tuple[int, int] = (0, 0)
+    """the page's width and height for a model that sees; 0 0: the run's own, or 1280 720"""
 
     # the policy: one of these two
     model_id: str = ""
@@ -83,7 +87,8 @@ class Args:
 
 
 # What an evaluation measures: with another value it is another one.
-FIXED = "env_id split seed model_id policy policy_model prompt_format temperature max_new_tokens page_tokens".split()
+FIXED = """env_id split seed model_id policy policy_model prompt_format temperature max_new_tokens page_tokens
+viewport""".split()
 
 
 class Bytes:
@@ -189,6 +194,8 @@ def make_policy(args):
 
     else:
         endpoint, (model_id, script, settings) = None, find_policy(args.model_id, "--model-id")
+        if vlm.sees(model_id) and args.prompt_format != "webrl":
+            return make_seeing(args, model_id, settings)
         if args.prompt_format != "auto":
             settings = settings | {"prompt_format": args.prompt_format}
         model, tokenizer = llm.load(model_id)
@@ -211,6 +218,45 @@ def make_policy(args):
         engine=endpoint,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
         read_action=getattr(script, "read_action", str),
+    )
+
+
+class SeeingPrompt:
+    """The prompt of a model that sees. `folder` is the evaluation's, where earlier steps' screenshots are."""
+
+    def __init__(self, processor, settings):
+        self.processor, self.settings, self.folder = processor, settings, None
+
+    def __call__(self, instruction, steps, obs):
+        shown = len(steps) - len(visual.shown_steps(steps, self.settings.get("history_images", 1)))
+        steps = [
+            step if number < shown else replace(step, screenshot=(self.folder / step.screenshot).read_bytes())
+            for number, step in enumerate(steps)
+        ]
+        return visual.agent_prompt(self.processor, instruction, steps, obs, **self.settings)
+
+
+def make_seeing(args, model_id, settings):
+    """The same for a model that sees."""
+    if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
+        raise UsageError(f"--model-id {args.model_id} sees, {args.env_id} has no pictures")
+    model, processor = vlm.load(model_id)
+    if args.prompt_format != "auto":
+        settings = settings | {"prompt_format": args.prompt_format}
+    needs = eyes(settings)
+    if any(args.viewport):
+        needs["viewport"] = tuple(args.viewport)
+
+    def generate(model, tokenizer, *settings):
+        return vlm.generate(model, processor, *settings)
+
+    return envs.make(args.env_id, real_input=args.real_input, **needs), dict(
+        model=model,
+        tokenizer=processor.tokenizer,
+        prompt=SeeingPrompt(processor, prompt_settings(visual, settings)),
+        generate=generate,
+        max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
+        read_action=partial(visual.read_action, size=needs["viewport"]),
     )
 
 
@@ -266,11 +312,10 @@ def open_run(args):
     except (OSError, ValueError) as error:
         raise UsageError(f"nothing to resume: {args.resume} has no readable args.json") from error
     for name in FIXED:
-        if saved.get(name) != getattr(args, name):
+        before, now = saved.get(name), getattr(args, name)
+        if before != (list(now) if isinstance(now, tuple) else now):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(
-                f"--resume {args.resume}: it was played with {flag} {saved.get(name)}, not {getattr(args, name)}"
-            )
+            raise UsageError(f"--resume {args.resume}: it was played with {flag} {before}, not {now}")
     return Run(Path(args.resume), args)
 
 
@@ -285,6 +330,8 @@ def main(args):
     env, policy = make_policy(args)
     tasks = env.tasks(args.split)[: args.num_tasks or None]
     with asyncio.Runner() as runner, open_run(args) as run:
+        if isinstance(policy["prompt"], SeeingPrompt):
+            policy["prompt"].folder = run.path
         run.unfinished = run.trajectories  # the Player keeps each episode at once, and takes from there what it finds
         notes = getattr(env, "notes", [])
         run.say("\n".join([f"run folder {run.path}", *notes]))

@@ -18,6 +18,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import tyro
@@ -31,6 +32,8 @@ from common.checkpoint import latest
 from common.errors import UsageError
 from common.replay import Step, append_lines
 from common.run import run_main
+
+VIEWPORT = 1280, 720  # where no run says another
 
 # short form -> action; the rest of the line is the element's id, the argument, or both, as the action needs them
 SHORT = {
@@ -130,22 +133,34 @@ def prompt_settings(script, settings: dict) -> dict:
     return {name: value for name, value in settings.items() if name in takes}
 
 
+def eyes(settings: dict, viewport=VIEWPORT):
+    """What an environment needs for a model that sees: that of the run it was trained in."""
+    return {"screenshots": True, "viewport": tuple(settings.get("viewport", viewport))}
+
+
 def load_policy(args: Args):
-    """`act(instruction, steps, obs) -> Step` of the model that --policy names, and the script's `read_action`."""
-    from common import llm
+    """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
+    environment is made with."""
+    from common import llm, visual, vlm
 
     model_id, module, settings = find_policy(args.policy, "--policy")
-    model, tokenizer = llm.load(model_id)
     length = min(settings.get("max_new_tokens", 64), 2048)
+    if vlm.sees(model_id):
+        (model, reader), generate, module = vlm.load(model_id), vlm.generate, visual
+        tokenizer, needs = reader.tokenizer, eyes(settings)
+        read_action = partial(visual.read_action, size=needs["viewport"])
+    else:
+        (model, tokenizer), generate, needs = llm.load(model_id), llm.generate, {}
+        reader, read_action = tokenizer, getattr(module, "read_action", str)
 
     def act(instruction: str, steps: list[Step], obs: dict) -> Step:
-        prompt = module.agent_prompt(tokenizer, instruction, steps, obs, **prompt_settings(module, settings))
+        prompt = module.agent_prompt(reader, instruction, steps, obs, **prompt_settings(module, settings))
         seed = llm.seed_of(args.seed, len(steps))
-        ids = llm.generate(model, tokenizer, [prompt], [seed], args.temperature, length)[0].ids
+        ids = generate(model, reader, [prompt], [seed], args.temperature, length)[0].ids
         answer = tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
-        return Step(prompt, ids, [], 0, obs["text"], answer)
+        return Step(prompt, ids, [], 0, obs["text"], answer, screenshot=obs.get("screenshot"))
 
-    return act, getattr(module, "read_action", str)
+    return act, read_action, needs
 
 
 def actions_of(args: Args, env, task, policy):
@@ -162,7 +177,7 @@ def actions_of(args: Args, env, task, policy):
     steps = []
     while True:
         if policy:
-            act, read_action = policy
+            act, read_action, _ = policy
             steps.append(act(task.instruction, steps, obs))
             obs = yield read_action(steps[-1].action)
         else:
@@ -203,13 +218,12 @@ def record(path: str, task, steps: list[dict], last_page: str, reward: float) ->
     print(f"recorded in {path}")
 
 
-def play(args: Args, env, runner: asyncio.Runner) -> None:
+def play(args: Args, env, runner: asyncio.Runner, policy=None) -> None:
     """One episode in the terminal."""
     tasks = env.tasks(args.split)
     if not 0 <= args.task < len(tasks):
         raise UsageError(f"--task {args.task}: the split {args.split} has tasks 0 to {len(tasks) - 1}")
     task = tasks[args.task]
-    policy = load_policy(args) if args.policy else None
     obs, _ = runner.run(env.reset(task, seed=args.seed))
     print(style("1", f"\n{task.instruction}") + style("2", f"   {task.task_id}, at most {task.max_steps} steps"))
     show(obs)
@@ -243,10 +257,11 @@ def main() -> None:
     args = tyro.cli(Args, description=__doc__)
     if args.oracle and args.policy:
         raise UsageError("--oracle or --policy, not both")
-    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}))
+    policy = load_policy(args) if args.policy else None
+    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}), **(policy[2] if policy else {}))
     with asyncio.Runner() as runner:
         try:
-            play(args, env, runner)
+            play(args, env, runner, policy)
         finally:
             runner.run(env.close())
 
