@@ -649,7 +649,8 @@ class RolloutWorker:
             def write(action, thought, obs):
                 return write_action(action, obs, size, chat)
 
-            played = await demonstrate(env, task, partial(self._prompt, album), self._encode, write, picture_name)
+            asked, read = partial(self._prompt, album), partial(read_action, size=size)
+            played = await demonstrate(env, task, asked, self._encode, write, picture_name, read)
             for step in played.steps:
                 await album.show(self.store, album.pictures[step.screenshot])
             return played

@@ -225,10 +225,11 @@ async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=l
     return [trajectory for trajectory in results if trajectory is not None]
 
 
-async def demonstrate(env, task, prompt, encode, write_action, store_image=None):
+async def demonstrate(env, task, prompt, encode, write_action, store_image=None, read_action=str):
     """The oracle's episode on `task` as a Trajectory: a demonstration. `write_action(action, thought, obs)` is what an
-    agent would answer, `encode(answer) -> token ids`, stop token included; `store_image` as of `play`. Log-probs are
-    empty: no policy sampled it."""
+    agent would answer (LookupError: it has no words for that), `encode(answer) -> token ids`, stop token included;
+    `store_image` and `read_action` as of `play`: what is done is what the answer says. Log-probs are empty: no policy
+    sampled it."""
     trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
     try:
         moves = env.oracle(task)
@@ -236,14 +237,16 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None)
         return trajectory
     obs, info = await env.reset(task, seed=0)
     for move in moves:
-        action = env.resolve(move, obs)
-        answer = write_action(action, getattr(move, "thought", ""), obs)
+        try:
+            answer = write_action(env.resolve(move, obs), getattr(move, "thought", ""), obs)
+        except LookupError:
+            return trajectory
         ids = prompt(task.instruction, trajectory.steps, obs)
         step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
         if store_image is not None and obs.get("screenshot"):
             step.screenshot = store_image(obs["screenshot"])
         trajectory.steps.append(step)
-        obs, reward, terminated, truncated, info = await env.step(action)
+        obs, reward, terminated, truncated, info = await env.step(read_action(answer))
         trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
         trajectory.final_observation = obs["text"]
         if truncated:
@@ -442,7 +445,8 @@ class Player:
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
 
         async def play_once(env, task, attempt, index):
-            return await demonstrate(env, task, self.prompt, self.encode_action, self.write_action)
+            write, read = self.write_action, self.read_action
+            return await demonstrate(env, task, self.prompt, self.encode_action, write, read_action=read)
 
         policy, finished = BatchedPolicy(None), {}
         part = parallel.share(range(len(tasks)))

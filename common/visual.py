@@ -9,7 +9,7 @@ import json
 import re
 
 from common import vlm
-from common.actions import Action, format_action, parse
+from common.actions import POINTED, Action, format_action, parse
 from common.screen import NORMAL, to_normal, to_pixels
 
 GRID = 8  # places a side in the tiny model's answers
@@ -132,18 +132,57 @@ def tool_action(name, arguments, size):
 
 
 def write_action(text, obs, size, chat):
-    """What a demonstration answers: the oracle's action with the middle of its element in the element's place."""
+    """What a demonstration answers: the oracle's action with the middle of its element in the element's place. Raises
+    LookupError for what no such answer can say."""
     action = parse(text)
     if action.name == "Exit":
         said = action.argument
         if not chat:
             return "done" if said == "done" else f"answer {said}"
         return tool_answer("answer", {"content": said})
-    left, top, width, height = obs["boxes"][action.element]
-    x, y = left + width / 2, top + height / 2
+    points = points_of(action, obs)
     if not chat:
-        return f"click x{int(x * GRID / size[0])} y{int(y * GRID / size[1])}"
-    return tool_answer(action.name.lower().replace(" ", "_"), {"coordinate": list(to_normal(x, y, size))})
+        if action.name != "Click":
+            raise LookupError(f"{action.name} is no click")
+        return f"click x{int(points[0][0] * GRID / size[0])} y{int(points[0][1] * GRID / size[1])}"
+    return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in points]))
+
+
+def points_of(action, obs):
+    """The places, in pixels, that an action names as elements or points, in order."""
+    named = [action.element] if action.element != "focus" else []
+    if action.name in POINTED and (action.element is None or action.name == "Drag"):
+        named.append(action.argument)
+    found = []
+    for name in [name for name in named if name is not None]:
+        if "," in name:
+            numbers = [int(number) for number in name.split(",")]
+            found += zip(numbers[::2], numbers[1::2], strict=True)
+        else:
+            left, top, width, height = obs["boxes"][name]
+            found.append((left + width / 2, top + height / 2))
+    return found
+
+
+def tool_call(action, places):
+    """(name, arguments) of the tool that does an action, with its places from 0 to 1000. Raises LookupError where none
+    does."""
+    name, at = action.name, {"coordinate": places[0]} if places else {}
+    if name in ("Click", "Double Click", "Hover"):
+        return name.lower().replace(" ", "_"), at
+    if name in ("Type", "Search"):
+        return "type", {"text": action.argument, **at, "enter": name == "Search"}
+    if name in ("Scroll Up", "Scroll Down"):
+        return "scroll", {"direction": name.split()[1].lower(), **at}
+    if name == "Drag" and len(places) == 2:
+        return "drag", {"from": places[0], "to": places[1]}
+    others = {"Press": ("key", "key"), "Goto": ("goto", "url")}
+    if name in others and not places:  # a key goes to what has the focus
+        tool, argument = others[name]
+        return tool, {argument: action.argument}
+    if name in ("Wait", "Go Back"):
+        return {"Wait": "wait", "Go Back": "back"}[name], {}
+    raise LookupError(f"no tool does {name}")
 
 
 def tool_answer(name, arguments):

@@ -354,6 +354,38 @@ def test_demonstrations_say_what_is_read_back(chat):
         assert parse(visual.read_action(said, SIZE)) == Action("Exit", None, message)
 
 
+@pytest.mark.parametrize(
+    "text, back",
+    [
+        ('do(action="Click", argument="40,50")', Action("Click", None, "40,50")),
+        ('do(action="Double Click", element="3")', Action("Double Click", None, "120,210")),
+        ('do(action="Type", element="3", argument="a lamp")', Action("Type", "120,210", "a lamp")),
+        ('do(action="Search", element="focus", argument="a")', Action("Search", "focus", "a")),
+        ('do(action="Drag", element="3", argument="4")', Action("Drag", None, "120,210,300,310")),
+        ('do(action="Drag", argument="10,20,120,80")', Action("Drag", None, "10,20,120,80")),
+        ('do(action="Scroll Down")', Action("Scroll Down")),
+        ('do(action="Press", argument="Enter")', Action("Press", None, "Enter")),
+        ('do(action="Goto", argument="http://a/")', Action("Goto", None, "http://a/")),
+        ('do(action="Go Back")', Action("Go Back")),
+        ('do(action="Wait")', Action("Wait")),
+    ],
+)
+def test_what_a_demonstration_does_is_said_by_a_tool_call(text, back):
+    obs = {"boxes": {"3": (100, 200, 40, 20), "4": (280, 300, 40, 20)}}
+    size = 1000, 1000  # the tools' own coordinates
+    assert parse(visual.read_action(visual.write_action(text, obs, size, True), size)) == back
+    if back.name != "Click":
+        with pytest.raises(LookupError):
+            visual.write_action(text, obs, size, False)
+
+
+@pytest.mark.parametrize("name", ["Select Dropdown Option", "Press"])
+def test_what_no_tool_does_is_no_demonstration(name):
+    text = f'do(action="{name}", element="3", argument="End")'
+    with pytest.raises(LookupError, match=f"no tool does {name}"):
+        visual.write_action(text, {"boxes": {"3": (100, 200, 40, 20)}}, (1000, 1000), True)
+
+
 def test_the_keys_of_a_memory_are_counted():
     memory = '{"task": "a", "facts": {"x": 1, "y": [{"z": 2}]}}'
     assert visual.memory_keys(f"<think>Memory: {{}}</think>Memory: {memory}\nProgress: {{}}") == 5

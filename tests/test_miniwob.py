@@ -5,6 +5,7 @@ import asyncio
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from common.actions import parse
 from common.browser import Browser
 from common.errors import StateMismatch, UsageError
 from common.rollout import demonstrate
+from common.visual import read_action, write_action
 from envs import miniwob
 from envs.miniwob import FRESH, SETS, TASKS
 from envs.miniwob_oracles import SHAPE, SOLUTIONS
@@ -402,6 +404,24 @@ async def test_the_benchmark_plays(root):
             await side.finish(0, scripts[0].task)
     finally:
         await side.close()
+
+
+async def test_visual_tasks_are_solved_by_places_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(miniwob, "SEEDS", {"train": range(1000, 1001), "eval": range(100, 101), "test": range(1)})
+    names, size = "click-color click-shape identify-shape count-shape click-pie grid-coordinate drag-circle", (500, 320)
+    env = envs.make(f"miniwob/{'+'.join(names.split())}", cache_dir=tmp_path, screenshots=True, viewport=size)
+
+    def write(action, thought, obs):
+        return write_action(action, obs, size, chat=True)
+
+    try:
+        for task in env.tasks("train"):
+            read = partial(read_action, size=size)
+            played = await demonstrate(env, task, lambda *_: [], lambda answer: [], write, lambda image: "x", read)
+            assert played.verdict == 1.0 and all(step.screenshot == "x" for step in played.steps), task.task_id
+            assert not any("element" in step.action for step in played.steps)
+    finally:
+        await env.close()
 
 
 UNDER_GYMNASIUM = """
