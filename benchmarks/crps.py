@@ -77,6 +77,8 @@ class Args:
     """print the tables of what has been measured; run nothing"""
     write_docs: bool = False
     """with --report: put them into docs/crps.md, with plots"""
+    docs_name: str = ""
+    """the part of docs/crps.md, and the plot; empty: the environment's"""
     runs_dir: str = "runs/crps"
     """where the runs' folders go; their trajectories are deleted when a run is done"""
 
@@ -298,7 +300,7 @@ def smooth(curve, window):
 def report(args):
     """Tables and plots from what has been measured."""
     arms = by_arm(results(args.env_id, args.flags))
-    name = args.env_id.replace("/", "-")
+    name = args.docs_name or args.env_id.replace("/", "-")
     text = "\n\n".join([main_table(arms), kind_table(arms), signal_table(arms), time_table(arms)])
     print(text)
     if args.write_docs:
