@@ -37,6 +37,7 @@ from xml.etree import ElementTree
 
 import adbutils
 
+from common.actions import ActionError
 from common.errors import EnvFault, EnvHang, UsageError
 
 TIMEOUT = 20.0  # seconds; a picture of a real phone takes up to one
@@ -66,7 +67,7 @@ REMEDIES = {
 KEEPER = 'exec >/dev/null 2>&1; "$@" </dev/null & read _; kill $!; wait $!; rm -rf "$0"'
 
 
-class Refused(Exception):
+class Refused(ActionError):
     """An action that the phone cannot do. The message is for the agent."""
 
 
@@ -116,13 +117,13 @@ class _Client(adbutils.AdbClient):
 class AdbServer:
     """A private adb server on a free port of this machine, which sees no phones but those attached to it.
 
-    It ends with `close`, or with this process in whatever way that ends. `of_the_user()` gives the server that the
-    user's `adb devices` talks to; that one is started if none runs, and never stopped.
+    It ends with `close`, for good, or with this process in whatever way that ends. `of_the_user()` gives the server
+    that the user's `adb devices` talks to; that one is started if none runs, and never stopped.
     """
 
     def __init__(self):
         self.host, self.port, self.private = "127.0.0.1", 0, True
-        self._lock, self._process = threading.Lock(), None
+        self._lock, self._process, self._closed = threading.Lock(), None, False
         self.start()
 
     @classmethod
@@ -130,13 +131,16 @@ class AdbServer:
         server = object.__new__(cls)
         server.client = _Client()  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
         server.host, server.port, server.private = server.client.host, server.client.port, False
-        server._lock, server._process = threading.Lock(), None
+        server._lock, server._process, server._closed = threading.Lock(), None, False
         server.start()
         return server
 
     def start(self):
-        """Start the server if none answers, a private one again on its port; UsageError if that does not work."""
+        """Start the server if none answers, a private one again on its port; UsageError if that does not work, EnvFault
+        after `close`: a thread that still waits for a phone shall not bring it back."""
         with self._lock:
+            if self._closed:
+                raise EnvFault(f"the adb server on port {self.port} was closed")
             if self.port and self._answers():
                 return
             program = _adb()
@@ -188,6 +192,7 @@ class AdbServer:
 
     def close(self):
         with self._lock:
+            self._closed = True
             self._stop()
 
     def __enter__(self):
