@@ -354,21 +354,24 @@ class Android:
 
     def hierarchy(self):
         """The elements of the screen as Nodes. A screen that never rests, a video for instance, has none: EnvFault."""
-        return self._dump()[1]
+        return self._dump(parse_hierarchy)[1]
 
-    def dump(self):
-        """The same as uiautomator's XML."""
-        return self._dump()[0]
+    def dump(self, after=0.0):
+        """The same as uiautomator's XML, whole and checked; before, let `after` seconds pass on the phone: that is one
+        command less than to wait first."""
+        return self._dump(_parse, after)[0]
 
-    def _dump(self):
-        with self._call():
-            for _ in range(2):
-                # the old file first: a dump that fails has exit code 0 too
-                out, message, _ = self._run(f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}", again=True)
+    def _dump(self, parse, after=0.0):
+        # the old file first: a dump that fails has exit code 0 too
+        command = f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}"
+        with self._call(self.timeout + after):
+            for seconds in (after, 0.0):
+                sleep = f"sleep {seconds:g}; " if seconds else ""
+                out, message, _ = self._run(sleep + command, again=True, seconds=seconds)
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
-                    return xml, parse_hierarchy(xml)
+                    return xml, parse(xml)
                 except ValueError:
                     reason = f"{out[:200]} {message}"
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
@@ -738,16 +741,20 @@ def mend(xml):
 
 def parse_hierarchy(xml):
     """uiautomator's XML as Nodes, parents first; ValueError where it is not whole."""
-    try:
-        waiting = [(child, -1) for child in reversed(ElementTree.fromstring(xml.encode()))]
-    except ElementTree.ParseError as error:
-        raise ValueError(f"broken XML: {error}") from None
+    waiting = [(child, -1) for child in reversed(_parse(xml))]
     nodes = []
     while waiting:
         element, parent = waiting.pop()
         nodes.append(_node(len(nodes), parent, element.attrib))
         waiting += [(child, nodes[-1].id) for child in reversed(element)]
     return nodes
+
+
+def _parse(xml):
+    try:
+        return ElementTree.fromstring(xml.encode())
+    except ElementTree.ParseError as error:
+        raise ValueError(f"broken XML: {error}") from None
 
 
 def _join_surrogates(match):

@@ -174,8 +174,10 @@ class Here(Device):
         self.state = start if state is None else state
         return start
 
-    def look(self, pictures):
-        """(hierarchy as XML, PNG or None)."""
+    def look(self, pictures, after=0.0):
+        """After so many seconds of the phone's: (hierarchy as XML, PNG or None)."""
+        if after:
+            self.advance(after)
         return self.hierarchy(), self._picture() if pictures else None
 
     def _picture(self):
@@ -269,8 +271,7 @@ class PhoneEnv:
             answer = self._act(text)
         except ActionError as problem:
             error = str(problem)
-        self._phone.advance(SECONDS)
-        return answer, error, *self._phone.look(self.screenshots)
+        return answer, error, *self._phone.look(self.screenshots, SECONDS)
 
     def _act(self, text):
         """Do an action; the answer of one that ends the episode, None of any other."""

@@ -29,15 +29,15 @@ class AdbPhone:
     def __init__(self, driver):
         self.driver = driver
         self.tap, self.double_tap, self.long_press = driver.tap, driver.double_tap, driver.long_press
-        self.swipe, self.text, self.key, self.advance = driver.swipe, driver.type, driver.key, driver.wait
+        self.swipe, self.text, self.key = driver.swipe, driver.type, driver.key
 
     @property
     def size(self):
         return self.driver.size
 
-    def look(self, pictures):
-        """(hierarchy as XML, PNG or None)."""
-        return self.driver.dump(), self.driver.screenshot() if pictures else None
+    def look(self, pictures, after=0.0):
+        """After so many seconds of the phone's: (hierarchy as XML, PNG or None)."""
+        return self.driver.dump(after), self.driver.screenshot() if pictures else None
 
 
 # --- simulated phones ------------------------------------------------------------------------------------------------
