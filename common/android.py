@@ -241,7 +241,8 @@ class Android:
 
     def __init__(self, serial, server, timeout=TIMEOUT, token_file=TOKEN_FILE):
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
-        self._lock, self._end, self._transport, self._size, self._known = threading.RLock(), None, None, None, False
+        self._lock, self._end, self._transport, self._known = threading.RLock(), None, None, False
+        self._size = self._turns = None
         with self._call():
             try:
                 self._attach()
@@ -371,9 +372,14 @@ class Android:
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
-                    return xml, parse(xml)
+                    found = xml, parse(xml)
                 except ValueError:
                     reason = f"{out[:200]} {message}"
+                    continue
+                turns = re.search(r'<hierarchy[^>]* rotation="(\d)"', xml)
+                if turns and turns[1] != self._turns:  # the screen was turned: its size is another one
+                    self._turns, self._size = turns[1], None
+                return found
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
     def window(self):

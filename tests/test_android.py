@@ -287,6 +287,24 @@ def test_hierarchy(driver, phone):
     )
 
 
+def test_a_screen_that_is_turned_has_another_size(driver, phone, monkeypatch):
+    driver.hierarchy()
+    with pytest.raises(Refused, match="360 x 640"):
+        driver.tap(600, 300)
+    turned = phone.device.hierarchy().replace('rotation="0"', 'rotation="1"')
+    monkeypatch.setattr(phone.device, "size", (640, 360))
+    monkeypatch.setattr(phone.device, "hierarchy", lambda: turned)
+    driver.hierarchy()
+    driver.tap(600, 300)
+    assert driver.size == (640, 360)
+
+
+def test_a_dump_may_wait_before(driver, phone):
+    assert driver.dump(1.5) == phone.device.hierarchy() and phone.device.state.now == 1.5
+    phone.shell.faults.stale = 1
+    assert driver.dump(1.0) and phone.device.state.now == 2.5  # the second try waits no more
+
+
 def test_hierarchies_of_other_phones():
     xml = "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?><hierarchy rotation=\"1\">%s</hierarchy>"
     emoji, others = '<node text="&#55357;&#56832;!" />', '<node text="&#55000;&#57400;" />'
@@ -673,6 +691,8 @@ def test_a_server_ends_with_close():
     server.close()
     assert not any(process.is_running() for process in family) and not folder.exists()
     server.close()
+    with pytest.raises(EnvFault, match="was closed"):
+        server.start()
 
 
 def test_a_server_ends_with_its_process():

@@ -364,6 +364,23 @@ async def test_the_users_phones(users, tasks_file):
     assert emulator.connections  # what the user started goes on
 
 
+async def test_who_sees_needs_no_hierarchy(users, tasks_file):
+    emulator, _ = users.phones
+    options = {"serials": emulator.serial, "format": "aitw", "hierarchy": False, "token_file": users.token_file}
+    with pytest.raises(UsageError, match="screenshots=True"):
+        envs.make(f"phone:{tasks_file}", **options)
+    env = envs.make(f"phone:{tasks_file}", screenshots=True, **options)
+    emulator.shell.faults.stale = 10_000  # a video plays
+    obs, _ = await env.reset(env.tasks("train")[0])
+    now = emulator.device.state.now
+    assert obs["title"] == "com.android.settings" and obs["text"] == 'page "settings"'
+    tap = '"action_type": "DUAL_POINT", "touch_point": "[0.3, 0.5]", "lift_point": "[0.3, 0.5]"'
+    after, *_ = await env.step(tap)
+    assert after["screenshot"] != obs["screenshot"] and not after["error"]
+    assert emulator.device.state.now == now + 1
+    await env.close()
+
+
 async def test_the_users_snapshots(users, tasks_file):
     emulator, phone = users.phones
     options = {"serials": [emulator.serial, phone.serial], "token_file": users.token_file}

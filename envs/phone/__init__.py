@@ -76,15 +76,22 @@ def attached(
     snapshot="",
     format="compact",
     screenshots=False,
+    hierarchy=True,
     timeout=20.0,
     first_phone=0,
     token_file=None,
 ):
     """Phones and emulators of the user's by their serials, from number `first_phone` on one for each slot, with the
     tasks of a file (envs/phone/adb.py has the fields). Every episode begins with `snapshot` on an emulator, or by
-    clearing the task's apps. There is no true verdict: a judge says what succeeded."""
+    clearing the task's apps. There is no true verdict: a judge says what succeeded.
+
+    `hierarchy` may be False for agents that see: it is not read then, which a real phone takes a second or two for, and
+    cannot do at all while a video plays; `text` has the app's name alone, and `restore` compares no more than that.
+    """
     from envs.phone.adb import UsersPhones, read_tasks
 
+    if not hierarchy and (format == "compact" or not screenshots):
+        raise UsageError('phone: hierarchy=False is for format="aitw" and screenshots=True: nothing else is to be seen')
     splits, entries = read_tasks(path)
 
     def of_split(split):
@@ -92,7 +99,7 @@ def attached(
             raise UsageError(f"{path}: no task is in the split {split!r}")
         return splits[split]
 
-    phones = UsersPhones(serials, entries, snapshot, timeout, token_file)
+    phones = UsersPhones(serials, entries, snapshot, hierarchy, timeout, token_file)
     return PhoneEnv(phones, of_split, format, screenshots, Pace(), first_phone)
 
 

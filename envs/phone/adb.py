@@ -10,6 +10,7 @@ ActionError, so it becomes an observation's `error`; EnvFault and EnvHang go on 
 import json
 import threading
 import zlib
+from xml.sax.saxutils import quoteattr
 
 from common.android import TOKEN_FILE, AdbServer, Android, Refused
 from common.errors import EnvFault, UsageError
@@ -117,9 +118,18 @@ class UsersPhone(AdbPhone):
 
     state = None
 
-    def __init__(self, driver, entry_of, snapshot):
+    def __init__(self, driver, entry_of, snapshot, hierarchy):
         super().__init__(driver)
-        self.entry_of, self.snapshot = entry_of, snapshot
+        self.entry_of, self.snapshot, self.hierarchy = entry_of, snapshot, hierarchy
+
+    def look(self, pictures, after=0.0):
+        """The same as any AdbPhone's; a hierarchy that nobody reads has the name of the app in front alone."""
+        if self.hierarchy:
+            return super().look(pictures, after)
+        if after:
+            self.driver.wait(after)
+        xml = f"<hierarchy><node package={quoteattr(self.driver.foreground()[0])} /></hierarchy>"
+        return xml, self.driver.screenshot() if pictures else None
 
     def begin(self, task, state=None):
         """Load the snapshot, or go home and clear the task's apps where there is none; then start the task's app."""
@@ -142,11 +152,11 @@ class UsersPhones:
 
     blocks = True
 
-    def __init__(self, serials, entries, snapshot, timeout, token_file=None):
+    def __init__(self, serials, entries, snapshot, hierarchy, timeout, token_file=None):
         self.serials = [serials] if isinstance(serials, str) else list(serials)
         if twice := {serial for serial in self.serials if self.serials.count(serial) > 1}:
             raise UsageError(f"--serials: {', '.join(sorted(twice))} is named twice")
-        self.entries, self.snapshot, self.timeout = entries, snapshot, timeout
+        self.entries, self.snapshot, self.hierarchy, self.timeout = entries, snapshot, hierarchy, timeout
         self.token_file = token_file or TOKEN_FILE
         self._lock, self._server = threading.Lock(), None
 
@@ -163,7 +173,7 @@ class UsersPhones:
             if self._server is None:
                 self._server = AdbServer.of_the_user()
         driver = Android(self.serials[place], self._server, self.timeout, self.token_file)
-        return UsersPhone(driver, self._entry, self.snapshot)
+        return UsersPhone(driver, self._entry, self.snapshot, self.hierarchy)
 
     def _entry(self, task):
         """Of an instruction that is not in the file (a generator wrote it): that of a task that starts there."""
