@@ -815,3 +815,9 @@ def test_the_doctor_as_a_program(server, phone, phones, tmp_path):
 def test_the_benchmark_counts_steps():
     rate, median, own, others = benchmark.measure(lambda number: LittlePhone(), 2, 0.2)
     assert rate > 5 and 0 < median < 0.2 and own > 0 and others >= 0
+
+
+async def test_the_benchmark_counts_steps_of_the_environment():
+    for screenshots in (False, True):
+        rate, median, own, others = await benchmark.measure_env(2, 0.5, screenshots)
+        assert rate > 2 and 0 < median < 0.5 and own > 0 and others >= 0

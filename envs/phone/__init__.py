@@ -8,14 +8,11 @@ picture and writes the gestures of Android in the Wild (format "aitw"); see envs
 """
 
 import asyncio
-import math
-import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 
 from common.actions import ActionError, parse
-from common.errors import EnvFault, StateMismatch, UsageError
+from common.errors import StateMismatch, UsageError
 from envs import Prefix, observation_hash, replay
 from envs.phone import observe, tasks
 from envs.phone.actions import (
@@ -28,13 +25,12 @@ from envs.phone.actions import (
     tap_at,
 )
 from envs.phone.device import PERMISSIONS, Device
+from envs.phone.pace import Pace
 from envs.phone.paint import png
 
 FORMATS = ("compact", "aitw")
 SECONDS = 1.0  # that pass on the phone's clock after every action
 PATIENCE = 12  # actions that an oracle puts in to find what its next move needs
-OF_EPISODES = 0.8  # of the variance of a delay's logarithm: the rest is between the steps of one episode
-GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples lie evenly, however many they are
 
 
 def simulated(
@@ -85,8 +81,8 @@ def attached(
     tasks of a file (envs/phone/adb.py has the fields). Every episode begins with `snapshot` on an emulator, or by
     clearing the task's apps. There is no true verdict: a judge says what succeeded.
 
-    `hierarchy` may be False for agents that see: it is not read then, which a real phone takes a second or two for, and
-    cannot do at all while a video plays; `text` has the app's name alone, and `restore` compares no more than that.
+    `hierarchy` may be False for agents that see: it is not read then, which is slow on a real phone and cannot be done
+    at all while a video plays; `text` has the app's name alone, and `restore` compares no more than that.
     """
     from envs.phone.adb import UsersPhones, read_tasks
 
@@ -106,43 +102,6 @@ def attached(
 def _check(name, values, known):
     if set(values) - set(known):
         raise UsageError(f"phone: {name}: there are {', '.join(known)}, not {', '.join(values)}")
-
-
-@dataclass(frozen=True)
-class Pace:
-    """The wall times of real devices: a step, its action and its picture, takes lognormal time of this median in
-    seconds. `sigma` is the standard deviation of its logarithm; most of it is between episodes, so that 95 in 100 of
-    them lie within exp(3.6 sigma) of each other (1.3: 100 times). The slowest phone is `spread` times slower than the
-    fastest."""
-
-    median: float = 0.0
-    sigma: float = 0.0
-    spread: float = 1.0
-
-    @classmethod
-    def of(cls, delay, spread=1.0):
-        """Of "2.5" or "2.5:0.6", median and sigma."""
-        median, _, sigma = str(delay).partition(":")
-        try:
-            pace = cls(float(median or 0), float(sigma or 0), float(spread))
-        except ValueError:
-            pace = cls(-1)
-        if not all(map(math.isfinite, (pace.median, pace.sigma, pace.spread))) or (
-            pace.median < 0 or pace.sigma < 0 or pace.spread < 1
-        ):
-            raise UsageError(
-                f"phone_delay {delay!r}, phone_spread {spread!r}: SECONDS or MEDIAN:SIGMA (2.5:0.6), and at least 1"
-            )
-        return pace
-
-    def seconds(self, phone, episode, step):
-        """Of a step (0: the reset) on the phone of a number; the same for the same numbers, whoever plays beside.
-        `episode` is a text."""
-        if not self.median:
-            return 0.0
-        between, within = (random.Random(text).gauss(0, 1) for text in (episode, f"{episode}/{step}"))
-        log = self.sigma * (math.sqrt(OF_EPISODES) * between + math.sqrt(1 - OF_EPISODES) * within)
-        return self.median * math.exp(log) * self.spread ** ((phone + 1) * GOLDEN % 1 - 0.5)
 
 
 class InProcess:
@@ -252,19 +211,15 @@ class PhoneEnv:
         EnvFault and EnvHang for what is the phone's failure; then the episode is over."""
         if self._over:
             raise RuntimeError("the episode is over: call reset")
+        self._over = True  # until it is known what came of the action
         self._actions.append(text)
         await self._take_time()
-        try:
-            answer, error, *seen = await self._call(self._turn, text)
-        except EnvFault:
-            self._over = True
-            raise
+        answer, error, *seen = await self._call(self._turn, text)
         obs, info = self._observe(*seen, error)
         terminated = answer is not None
         truncated = not terminated and len(self._actions) >= self._task.max_steps
-        reward = 0.0
-        if terminated or truncated:
-            self._over = True
+        self._over, reward = terminated or truncated, 0.0
+        if self._over:
             verdict = self.verdict(answer or "")
             verdict = 0.0 if truncated and verdict is not None else verdict
             reward = verdict or 0.0
