@@ -7,7 +7,7 @@
 
 Calls block, so an environment makes them in threads; a phone may be shared by threads, one call runs at a time. Every
 call ends within `timeout` seconds: EnvHang where the phone did not answer, EnvFault where the connection is gone. Both
-leave the phone usable: the next call finds it again under the transport id that a reconnect gave it. What only looks is
+leave the phone usable: the next call finds it again when it has come back. What only looks is
 asked again after a lost connection, what acts never is, because nobody knows whether it was done.
 
 `Refused` is the agent's own failure (text that cannot be typed, a point off the screen, no such app) and UsageError the
@@ -241,7 +241,7 @@ class Android:
 
     def __init__(self, serial, server, timeout=TIMEOUT, token_file=TOKEN_FILE):
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
-        self._lock, self._end, self._transport, self._known = threading.RLock(), None, None, False
+        self._lock, self._end, self._attached, self._known = threading.RLock(), None, False, False
         self._size = self._turns = None
         with self._call():
             try:
@@ -621,14 +621,17 @@ class Android:
 
     def _open(self, service, again):
         """A connection to a service of the phone. Where the service was not begun it is asked for again: the phone may
-        be back under another transport id. `again`: also where it may have been begun."""
+        be back. `again`: also where it may have been begun.
+
+        By the serial, because transport ids begin anew with the server: an old one may be another phone's.
+        """
         while True:
-            if self._transport is None:
+            if not self._attached:
                 self._attach()
             connection = begun = None
             try:
                 connection = self.server.client.make_connection(self._left())
-                connection.send_command(f"host:transport-id:{self._transport}")
+                connection.send_command(f"host:transport:{self.serial}")
                 connection.check_okay()
                 begun = True
                 connection.send_command(service)
@@ -639,7 +642,7 @@ class Android:
                     connection.close()
                 if isinstance(error, adbutils.AdbTimeout | TimeoutError):
                     raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s") from None
-                self._transport, reason = None, str(error)
+                self._attached, reason = False, str(error)
             if begun and not again and "offline" not in reason:  # the server refused, the phone was not asked
                 raise self._fault(f"the connection was lost as a command began: {reason}")
             if self._end - time.monotonic() < POLL:
@@ -647,16 +650,16 @@ class Android:
             time.sleep(POLL)
 
     def _attach(self):
-        """Find the phone's transport id. A phone that is not there is the user's error at first, a fault later."""
+        """Wait until adb has the phone. A phone that is not there is the user's error at first, a fault later."""
         end = self._end if self._known else min(self._end, time.monotonic() + PATIENCE)
         while True:
-            state, self._transport = self._find()
-            if state == "device":
+            state = self._find()
+            self._attached = state == "device"
+            if self._attached:
                 return
             if time.monotonic() > end - POLL:
                 break
             time.sleep(POLL)
-        self._transport = None
         if self._known:
             raise self._fault(f"it is {state}")
         if state == "absent":
@@ -668,7 +671,7 @@ class Android:
         raise UsageError(f"phone {self.serial} is {state}: {REMEDIES.get(state, 'see `adb devices`')}")
 
     def _find(self):
-        """(state, transport id) of the phone; "absent" for one that adb does not know."""
+        """The phone's state; "absent" for one that adb does not know."""
         left = max(self._end - time.monotonic(), 1.0)  # what the server says shall decide, not who is a moment late
         try:
             devices = self.server.devices(left)
@@ -676,15 +679,15 @@ class Android:
                 with contextlib.suppress(adbutils.AdbTimeout):  # nobody there: adb tries for longer
                     self.server.ask(f"host:connect:{self.serial}", min(left / 2, PATIENCE))
                 devices = self.server.devices(left)
-            return devices.get(self.serial, ("absent", None))
+            return devices.get(self.serial, ("absent", None))[0]
         except (adbutils.AdbTimeout, TimeoutError):
             raise EnvHang(f"the adb server on port {self.server.port} does not answer") from None
         except (adbutils.AdbError, OSError):
             self.server.start()
-            return "absent", None
+            return "absent"
 
     def _wait_for_boot(self):
-        features = self.server.ask(f"host-transport-id:{self._transport}:features", self._left())
+        features = self.server.ask(f"host-serial:{self.serial}:features", self._left())
         if "shell_v2" not in features.split(","):
             raise UsageError(f"phone {self.serial}: its adb has no shell_v2: Android 7 or later is needed")
         while self.look("getprop sys.boot_completed") != "1":

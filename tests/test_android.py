@@ -682,6 +682,22 @@ def test_phones_survive_their_server(server, phone, driver, network_phone):
     assert len(phone.device.state.done) == len(network_phone.device.state.done) == 1
 
 
+def test_a_server_that_comes_back_takes_no_phone_for_another(phones, server):
+    """Transport ids begin anew with the server, and phones come back in any order."""
+    found = [phones.add(LittlePhone()) for _ in range(8)]
+    drivers = [Android(phone.serial, server, token_file=phones.token_file) for phone in found]
+    for driver in drivers:
+        driver.screenshot()
+    for child in psutil.Process(server.pid).children():
+        child.kill()
+    for number, driver in reversed(list(enumerate(drivers))):
+        driver.tap(number, 5)
+        driver.tap(number, 6)
+    assert [phone.device.state.done for phone in found] == [(("tap", n, 5), ("tap", n, 6)) for n in range(8)]
+    for phone in found:
+        phones.remove(phone)
+
+
 def test_a_server_ends_with_close():
     server = AdbServer()
     keeper = psutil.Process(server.pid)

@@ -235,12 +235,15 @@ async def test_snapshots_that_fail(env):
     await env.reset(task)
     faults = env._phone.phone.shell.faults
     faults.refuse_snapshots = True
+    asyncio.get_running_loop().call_later(0.5, setattr, faults, "refuse_snapshots", False)
+    await env.reset(task)  # a phone has its timeout to come back
+    faults.refuse_snapshots = True
+    env._phone.driver.timeout = 0.8
     with pytest.raises(EnvFault, match="KO: A snapshot operation"):
         await env.reset(task)
     with pytest.raises(RuntimeError):
         await env.step(WAIT)
     faults.refuse_snapshots, faults.ignore_load = False, True
-    env._phone.driver.timeout = 0.8
     with pytest.raises(EnvFault, match="nothing was brought back"):
         await env.reset(task)
     env._phone.driver.timeout, faults.ignore_load, faults.drop_on_load = 20, False, True
@@ -278,12 +281,14 @@ async def test_an_adb_server_that_is_killed_comes_back(env):
 
 async def test_a_broken_episode_is_counted_and_played_again(env):
     task = some_tasks(env, ["toggle"])[0]
-    await env.reset(task)
-    env._phone.phone.shell.faults.drop = 1
     log = FaultLog()
 
     async def play_once(env, task, attempt, index):
-        return await demonstrate(env, task, lambda *_: [1], lambda answer: [1], lambda action, thought, obs: action)
+        def prompt(instruction, steps, obs):
+            env._phone.phone.shell.faults.drop = int(attempt == 0 and len(steps) == 1)
+            return [1]
+
+        return await demonstrate(env, task, prompt, lambda answer: [1], lambda action, thought, obs: action)
 
     trajectory = await play_until_sound(env, task, 0, play_once, log)
     assert trajectory.reward == 1.0 and trajectory.verdict == 1.0

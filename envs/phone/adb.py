@@ -9,6 +9,7 @@ ActionError, so it becomes an observation's `error`; EnvFault and EnvHang go on 
 
 import json
 import threading
+import time
 import zlib
 from xml.sax.saxutils import quoteattr
 
@@ -19,13 +20,15 @@ from envs.phone.adbd import Phones
 from envs.phone.device import Device
 
 SNAPSHOT = "cleangui"  # of a simulated phone: what its next episode begins with
+PAUSE = 1.0  # seconds until a phone that failed is asked again
 SPLITS = ("train", "eval", "test")
 MAX_STEPS = 20
 KNOWN = {"instruction", "start", "clear", "snapshot", "max_steps", "split", "task_id"}  # in a file of tasks
 
 
 class AdbPhone:
-    """A driver with the methods of a Device that actions and the environment use."""
+    """A driver with the methods of a Device that actions and the environment use. A child says how an episode begins
+    (`_begin`)."""
 
     def __init__(self, driver):
         self.driver = driver
@@ -35,6 +38,21 @@ class AdbPhone:
     @property
     def size(self):
         return self.driver.size
+
+    def begin(self, task, state=None):
+        """Go to the start of a task, or to `state`; returns the state of the start, None where nobody knows it.
+
+        A phone that fails has the driver's timeout to come back: one that refuses at once shall not use up all tasks
+        while the others play. Raises EnvFault after that.
+        """
+        end = time.monotonic() + self.driver.timeout
+        while True:
+            try:
+                return self._begin(task, state)
+            except EnvFault:
+                if time.monotonic() + PAUSE > end:
+                    raise
+            time.sleep(PAUSE)
 
     def look(self, pictures, after=0.0):
         """After so many seconds of the phone's: (hierarchy as XML, PNG or None)."""
@@ -55,8 +73,7 @@ class Emulator(AdbPhone):
     def state(self):
         return self.phone.device.state
 
-    def begin(self, task, state=None):
-        """Go to the start of a task, or to `state`; returns the state of the start."""
+    def _begin(self, task, state):
         start = self.phone.device.new(task.seed)
         self.phone.snapshots[SNAPSHOT] = (start if state is None else state, *self._rest)
         self.driver.load(SNAPSHOT)
@@ -131,7 +148,7 @@ class UsersPhone(AdbPhone):
         xml = f"<hierarchy><node package={quoteattr(self.driver.foreground()[0])} /></hierarchy>"
         return xml, self.driver.screenshot() if pictures else None
 
-    def begin(self, task, state=None):
+    def _begin(self, task, state):
         """Load the snapshot, or go home and clear the task's apps where there is none; then start the task's app."""
         entry, driver = self.entry_of(task), self.driver
         if snapshot := entry["snapshot"] or self.snapshot:
