@@ -447,6 +447,7 @@ def test_words_that_do_not_fit(tasks_file):
         ("phone", {"phone_delay": "fast"}, "MEDIAN:SIGMA"),
         ("phone", {"phone_delay": "-1"}, "MEDIAN:SIGMA"),
         ("phone-adb", {"phone_delay": "1:nan"}, "MEDIAN:SIGMA"),
+        ("phone", {"phone_delay": "1:6"}, "MEDIAN:SIGMA"),
         ("phone", {"phone_spread": 0.5}, "at least 1"),
     ):
         with pytest.raises(UsageError, match=said):

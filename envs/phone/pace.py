@@ -23,14 +23,15 @@ class Pace:
 
     @classmethod
     def of(cls, delay, spread=1.0):
-        """Of "2.5" or "2.5:0.6", median and sigma."""
+        """Of "2.5" or "2.5:0.6", median and sigma. Raises UsageError for what is none, or has no end: sigma is at most
+        5, `spread` at least 1."""
         median, _, sigma = str(delay).partition(":")
         try:
             pace = cls(float(median or 0), float(sigma or 0), float(spread))
         except ValueError:
             pace = cls(-1)
         if not all(map(math.isfinite, (pace.median, pace.sigma, pace.spread))) or (
-            pace.median < 0 or pace.sigma < 0 or pace.spread < 1
+            pace.median < 0 or not 0 <= pace.sigma <= 5 or pace.spread < 1
         ):
             raise UsageError(
                 f"phone_delay {delay!r}, phone_spread {spread!r}: SECONDS or MEDIAN:SIGMA (2.5:0.6), and at least 1"
