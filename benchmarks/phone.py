@@ -1,11 +1,14 @@
-"""Steps per second on simulated phones, through a real adb server: a step is a tap and a screenshot.
+"""Steps per second on simulated phones, through a real adb server.
 
     python benchmarks/phone.py [--phones 1 8 32] [--seconds 5] [--write-docs]
 
-Each phone has a thread that taps at random places and takes a picture after each tap. Phones and drivers share this
-process, as they do in the environment; the adb server is a process of its own.
+Of the driver: a step is a tap and a screenshot; each phone has a thread that taps at random places. Of the environment
+"phone-adb": a step is an action, a second of the phone's time and the hierarchy, or the hierarchy and a screenshot;
+each slot clicks on random elements in one event loop, and begins a task (a snapshot loaded with proof) after every 15
+steps. Phones, drivers and environment share this process; the adb server is a process of its own.
 """
 
+import asyncio
 import os
 import platform
 import random
@@ -23,12 +26,14 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import envs
 from benchmarks.docs import write_docs
 from common.android import AdbServer, Android
 from common.run import run_main
 from envs.phone.adbd import Phones
 
 DOCS = ROOT / "docs/android.md"
+EPISODE = 15  # steps
 
 
 @dataclass
@@ -38,7 +43,7 @@ class Args:
     seconds: float = 5.0
     """how long each number is measured"""
     write_docs: bool = False
-    """put the table into docs/android.md"""
+    """put the tables into docs/android.md"""
 
 
 def play(driver, number, end, durations):
@@ -71,26 +76,69 @@ def measure(make_device, count, seconds):
     return rate, statistics.median(durations), own / len(durations), others / len(durations)
 
 
+async def play_episodes(env, number, end, durations):
+    """Steps of one slot until `end`; their durations go into the list."""
+    draw, tasks = random.Random(number), env.tasks("train")
+    while time.perf_counter() < end:
+        obs, _ = await env.reset(draw.choice(tasks))
+        for _ in range(EPISODE):
+            if (start := time.perf_counter()) > end:
+                break
+            element = draw.choice(list(obs["boxes"]) or [""])
+            obs, *_ = await env.step(f'do(action="Click", element="{element}")' if element else 'do(action="Wait")')
+            durations.append(time.perf_counter() - start)
+
+
+async def measure_env(count, seconds, screenshots):
+    """The same as `measure`, of the environment."""
+    env = envs.make("phone-adb", screenshots=screenshots)
+    slots = [env, *(env.fork() for _ in range(count - 1))]
+    try:
+        await asyncio.gather(*(slot.reset(slot.tasks("train")[0]) for slot in slots))
+        adb = psutil.Process(env._phones._server.pid).children()[0]
+        durations, own, others = [], time.process_time(), sum(adb.cpu_times()[:2])
+        start = time.perf_counter()
+        jobs = (play_episodes(slot, number, start + seconds, durations) for number, slot in enumerate(slots))
+        await asyncio.gather(*jobs)
+        rate = len(durations) / (time.perf_counter() - start)
+        own, others = time.process_time() - own, sum(adb.cpu_times()[:2]) - others
+    finally:
+        await env.close()
+    return rate, statistics.median(durations), own / len(durations), others / len(durations)
+
+
+def table(head, rows):
+    """Lines of a table: `rows` are pairs of the first cells and what `measure` gives."""
+    lines = [f"| {head} | steps/s | ms per step (median) | CPU ms per step | of it the adb server |"]
+    lines.append("| --- |" + " --- |" * (head.count("|") + 4))
+    for cells, (rate, median, own, others) in rows:
+        parts = (f"{rate:.0f}", f"{1000 * median:.1f}", f"{1000 * (own + others):.2f}", f"{1000 * others:.2f}")
+        lines.append(f"| {cells} | {' | '.join(parts)} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
 def main(args):
     from envs.phone.device import Device
 
-    load = os.getloadavg()[0]
-    lines = [
-        "| phones | steps/s | ms per step (median) | CPU ms per step | of it the adb server |",
-        "| --- |" + " --- |" * 4,
-    ]
-    for count in args.phones:
-        rate, median, own, others = measure(Device, count, args.seconds)
-        parts = (f"{rate:.0f}", f"{1000 * median:.1f}", f"{1000 * (own + others):.2f}", f"{1000 * others:.2f}")
-        lines.append(f"| {count} | {' | '.join(parts)} |")
-        print(lines[-1], flush=True)
-    machine = (
-        f"{date.today()}, {os.cpu_count()} cores, {platform.machine()}, {platform.system()}; load average {load:.1f}"
-    )
-    text = f"{machine} before, {os.getloadavg()[0]:.1f} after; {args.seconds:g} s for each row\n\n" + "\n".join(lines)
-    print(f"\n{text}")
-    if args.write_docs:
-        write_docs(DOCS, "phone", text)
+    def driver():
+        for count in args.phones:
+            yield f"{count}", measure(Device, count, args.seconds)
+
+    def environment():
+        for count in args.phones:
+            for screenshots, seen in ((False, "hierarchy"), (True, "hierarchy and picture")):
+                yield f"{count} | {seen}", asyncio.run(measure_env(count, args.seconds, screenshots))
+
+    for name, head, rows in (("phone", "phones", driver()), ("phone_env", "phones | seen", environment())):
+        load = os.getloadavg()[0]
+        text = table(head, rows)
+        machine = f"{date.today()}, {os.cpu_count()} cores, {platform.machine()}, {platform.system()}"
+        load = f"load average {load:.1f} before, {os.getloadavg()[0]:.1f} after"
+        text = f"{machine}; {load}; {args.seconds:g} s for each row\n\n{text}"
+        print(f"\n{text}")
+        if args.write_docs:
+            write_docs(DOCS, name, text)
 
 
 if __name__ == "__main__":

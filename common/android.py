@@ -7,7 +7,7 @@
 
 Calls block, so an environment makes them in threads; a phone may be shared by threads, one call runs at a time. Every
 call ends within `timeout` seconds: EnvHang where the phone did not answer, EnvFault where the connection is gone. Both
-leave the phone usable: the next call finds it again under the transport id that a reconnect gave it. What only looks is
+leave the phone usable: the next call finds it again when it has come back. What only looks is
 asked again after a lost connection, what acts never is, because nobody knows whether it was done.
 
 `Refused` is the agent's own failure (text that cannot be typed, a point off the screen, no such app) and UsageError the
@@ -37,6 +37,7 @@ from xml.etree import ElementTree
 
 import adbutils
 
+from common.actions import ActionError
 from common.errors import EnvFault, EnvHang, UsageError
 
 TIMEOUT = 20.0  # seconds; a picture of a real phone takes up to one
@@ -66,7 +67,7 @@ REMEDIES = {
 KEEPER = 'exec >/dev/null 2>&1; "$@" </dev/null & read _; kill $!; wait $!; rm -rf "$0"'
 
 
-class Refused(Exception):
+class Refused(ActionError):
     """An action that the phone cannot do. The message is for the agent."""
 
 
@@ -116,13 +117,13 @@ class _Client(adbutils.AdbClient):
 class AdbServer:
     """A private adb server on a free port of this machine, which sees no phones but those attached to it.
 
-    It ends with `close`, or with this process in whatever way that ends. `of_the_user()` gives the server that the
-    user's `adb devices` talks to; that one is started if none runs, and never stopped.
+    It ends with `close`, for good, or with this process in whatever way that ends. `of_the_user()` gives the server
+    that the user's `adb devices` talks to; that one is started if none runs, and never stopped.
     """
 
     def __init__(self):
         self.host, self.port, self.private = "127.0.0.1", 0, True
-        self._lock, self._process = threading.Lock(), None
+        self._lock, self._process, self._closed = threading.Lock(), None, False
         self.start()
 
     @classmethod
@@ -130,13 +131,16 @@ class AdbServer:
         server = object.__new__(cls)
         server.client = _Client()  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
         server.host, server.port, server.private = server.client.host, server.client.port, False
-        server._lock, server._process = threading.Lock(), None
+        server._lock, server._process, server._closed = threading.Lock(), None, False
         server.start()
         return server
 
     def start(self):
-        """Start the server if none answers, a private one again on its port; UsageError if that does not work."""
+        """Start the server if none answers, a private one again on its port; UsageError if that does not work, EnvFault
+        after `close`: a thread that still waits for a phone shall not bring it back."""
         with self._lock:
+            if self._closed:
+                raise EnvFault(f"the adb server on port {self.port} was closed")
             if self.port and self._answers():
                 return
             program = _adb()
@@ -188,6 +192,7 @@ class AdbServer:
 
     def close(self):
         with self._lock:
+            self._closed = True
             self._stop()
 
     def __enter__(self):
@@ -236,7 +241,8 @@ class Android:
 
     def __init__(self, serial, server, timeout=TIMEOUT, token_file=TOKEN_FILE):
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
-        self._lock, self._end, self._transport, self._size, self._known = threading.RLock(), None, None, None, False
+        self._lock, self._end, self._attached, self._known = threading.RLock(), None, False, False
+        self._size = self._turns = None
         with self._call():
             try:
                 self._attach()
@@ -349,23 +355,31 @@ class Android:
 
     def hierarchy(self):
         """The elements of the screen as Nodes. A screen that never rests, a video for instance, has none: EnvFault."""
-        return self._dump()[1]
+        return self._dump(parse_hierarchy)[1]
 
-    def dump(self):
-        """The same as uiautomator's XML."""
-        return self._dump()[0]
+    def dump(self, after=0.0):
+        """The same as uiautomator's XML, whole and checked; before, let `after` seconds pass on the phone: that is one
+        command less than to wait first."""
+        return self._dump(_parse, after)[0]
 
-    def _dump(self):
-        with self._call():
-            for _ in range(2):
-                # the old file first: a dump that fails has exit code 0 too
-                out, message, _ = self._run(f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}", again=True)
+    def _dump(self, parse, after=0.0):
+        # the old file first: a dump that fails has exit code 0 too
+        command = f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}"
+        with self._call(self.timeout + after):
+            for seconds in (after, 0.0):
+                sleep = f"sleep {seconds:g}; " if seconds else ""
+                out, message, _ = self._run(sleep + command, again=True, seconds=seconds)
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
-                    return xml, parse_hierarchy(xml)
+                    found = xml, parse(xml)
                 except ValueError:
                     reason = f"{out[:200]} {message}"
+                    continue
+                turns = re.search(r'<hierarchy[^>]* rotation="(\d)"', xml)
+                if turns and turns[1] != self._turns:  # the screen was turned: its size is another one
+                    self._turns, self._size = turns[1], None
+                return found
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
     def window(self):
@@ -607,14 +621,17 @@ class Android:
 
     def _open(self, service, again):
         """A connection to a service of the phone. Where the service was not begun it is asked for again: the phone may
-        be back under another transport id. `again`: also where it may have been begun."""
+        be back. `again`: also where it may have been begun.
+
+        By the serial, because transport ids begin anew with the server: an old one may be another phone's.
+        """
         while True:
-            if self._transport is None:
+            if not self._attached:
                 self._attach()
             connection = begun = None
             try:
                 connection = self.server.client.make_connection(self._left())
-                connection.send_command(f"host:transport-id:{self._transport}")
+                connection.send_command(f"host:transport:{self.serial}")
                 connection.check_okay()
                 begun = True
                 connection.send_command(service)
@@ -625,7 +642,7 @@ class Android:
                     connection.close()
                 if isinstance(error, adbutils.AdbTimeout | TimeoutError):
                     raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s") from None
-                self._transport, reason = None, str(error)
+                self._attached, reason = False, str(error)
             if begun and not again and "offline" not in reason:  # the server refused, the phone was not asked
                 raise self._fault(f"the connection was lost as a command began: {reason}")
             if self._end - time.monotonic() < POLL:
@@ -633,16 +650,16 @@ class Android:
             time.sleep(POLL)
 
     def _attach(self):
-        """Find the phone's transport id. A phone that is not there is the user's error at first, a fault later."""
+        """Wait until adb has the phone. A phone that is not there is the user's error at first, a fault later."""
         end = self._end if self._known else min(self._end, time.monotonic() + PATIENCE)
         while True:
-            state, self._transport = self._find()
-            if state == "device":
+            state = self._find()
+            self._attached = state == "device"
+            if self._attached:
                 return
             if time.monotonic() > end - POLL:
                 break
             time.sleep(POLL)
-        self._transport = None
         if self._known:
             raise self._fault(f"it is {state}")
         if state == "absent":
@@ -654,7 +671,7 @@ class Android:
         raise UsageError(f"phone {self.serial} is {state}: {REMEDIES.get(state, 'see `adb devices`')}")
 
     def _find(self):
-        """(state, transport id) of the phone; "absent" for one that adb does not know."""
+        """The phone's state; "absent" for one that adb does not know."""
         left = max(self._end - time.monotonic(), 1.0)  # what the server says shall decide, not who is a moment late
         try:
             devices = self.server.devices(left)
@@ -662,15 +679,15 @@ class Android:
                 with contextlib.suppress(adbutils.AdbTimeout):  # nobody there: adb tries for longer
                     self.server.ask(f"host:connect:{self.serial}", min(left / 2, PATIENCE))
                 devices = self.server.devices(left)
-            return devices.get(self.serial, ("absent", None))
+            return devices.get(self.serial, ("absent", None))[0]
         except (adbutils.AdbTimeout, TimeoutError):
             raise EnvHang(f"the adb server on port {self.server.port} does not answer") from None
         except (adbutils.AdbError, OSError):
             self.server.start()
-            return "absent", None
+            return "absent"
 
     def _wait_for_boot(self):
-        features = self.server.ask(f"host-transport-id:{self._transport}:features", self._left())
+        features = self.server.ask(f"host-serial:{self.serial}:features", self._left())
         if "shell_v2" not in features.split(","):
             raise UsageError(f"phone {self.serial}: its adb has no shell_v2: Android 7 or later is needed")
         while self.look("getprop sys.boot_completed") != "1":
@@ -733,16 +750,20 @@ def mend(xml):
 
 def parse_hierarchy(xml):
     """uiautomator's XML as Nodes, parents first; ValueError where it is not whole."""
-    try:
-        waiting = [(child, -1) for child in reversed(ElementTree.fromstring(xml.encode()))]
-    except ElementTree.ParseError as error:
-        raise ValueError(f"broken XML: {error}") from None
+    waiting = [(child, -1) for child in reversed(_parse(xml))]
     nodes = []
     while waiting:
         element, parent = waiting.pop()
         nodes.append(_node(len(nodes), parent, element.attrib))
         waiting += [(child, nodes[-1].id) for child in reversed(element)]
     return nodes
+
+
+def _parse(xml):
+    try:
+        return ElementTree.fromstring(xml.encode())
+    except ElementTree.ParseError as error:
+        raise ValueError(f"broken XML: {error}") from None
 
 
 def _join_surrogates(match):

@@ -69,7 +69,8 @@ async def replay(env, prefix):
     return obs, info
 
 
-NEWEST = {"arena": 2, "gallery": 1, "phone": 1}  # versions of their tasks: another list of tasks is another version
+# versions of their tasks: another list of tasks is another version
+NEWEST = {"arena": 2, "gallery": 1, "phone": 1, "phone-adb": 1}
 
 
 def full_name(env_id):
@@ -93,7 +94,8 @@ def make(env_id, **options):
     own): the real sites, see envs/webarena_sites.py. "webshop", "alfworld": text in this process, see envs/text.py;
     "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob",
     "miniwob/click-test+enter-text": see envs/miniwob.py. "phone" (or "phone/general+shopping": some groups of its
-    tasks): a simulated Android phone, see envs/phone. Raises UsageError for an unknown name.
+    tasks): a simulated Android phone; "phone-adb": the same through a real adb server; "phone:tasks.jsonl" (or "phone"
+    and `tasks`) with `serials`: your own phones and emulators, see envs/phone. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
     if env_id.startswith("webarena"):
@@ -109,6 +111,19 @@ def make(env_id, **options):
             raise UsageError(f"--env-id {name} needs --tasks FILE (docs/{page}.md has an example)")
         options.pop("port", None)  # of a server that we start
         return (Site if name == "site" else WebGym)(path, **site, **options)
+    if name == "phone" and (path or site.get("tasks") or options.get("serials")):
+        from envs.phone import attached
+
+        path = site.pop("tasks", "") or path
+        if not path or not options.get("serials"):
+            raise UsageError("your own phones: --env-id phone:FILE --serials NAME.. (docs/android.md has an example)")
+        if options.pop("phone_delay", 0) not in (0, "0", ""):
+            raise UsageError("phone_delay is for simulated phones: yours take the time that they take")
+        for other in ("port", "viewport", "phone_spread"):
+            options.pop(other, None)
+        return attached(path, **options)
+    if options.pop("serials", ()):
+        raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
     if given := [name for name in SITE_OPTIONS[:-1] if site.get(name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site and webgym, not {env_id}")
     if env_id == "webshop":
@@ -137,13 +152,13 @@ def make(env_id, **options):
 
         options.pop("port", None)
         return MiniWoB(part, **options)
-    if name.partition("-v")[0] == "phone":
-        from envs.phone import PhoneEnv
+    if name.partition("-v")[0] in ("phone", "phone-adb"):
+        from envs.phone import simulated
 
-        if full_name(name) != "phone-v1":
-            raise UsageError(f"--env-id {env_id}: there is phone-v1")
+        if full_name(name) not in ("phone-v1", "phone-adb-v1"):
+            raise UsageError(f"--env-id {env_id}: there are phone-v1 and phone-adb-v1")
         options.pop("port", None)
-        return PhoneEnv(part.split("+") if part else None, **options)
+        return simulated(part.split("+") if part else None, adb=name.startswith("phone-adb"), **options)
     if full_name(name).partition("-v")[0] in NEWEST:
         from envs.arena import VERSIONS, Arena
 
@@ -160,7 +175,7 @@ def make(env_id, **options):
     known = (
         "arena (or arena/map, ..), gallery, webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob, phone"
     )
-    known += ", site:FILE and webgym:FILE"
+    known += ", phone-adb, phone:FILE, site:FILE and webgym:FILE"
     raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 

@@ -287,6 +287,24 @@ def test_hierarchy(driver, phone):
     )
 
 
+def test_a_screen_that_is_turned_has_another_size(driver, phone, monkeypatch):
+    driver.hierarchy()
+    with pytest.raises(Refused, match="360 x 640"):
+        driver.tap(600, 300)
+    turned = phone.device.hierarchy().replace('rotation="0"', 'rotation="1"')
+    monkeypatch.setattr(phone.device, "size", (640, 360))
+    monkeypatch.setattr(phone.device, "hierarchy", lambda: turned)
+    driver.hierarchy()
+    driver.tap(600, 300)
+    assert driver.size == (640, 360)
+
+
+def test_a_dump_may_wait_before(driver, phone):
+    assert driver.dump(1.5) == phone.device.hierarchy() and phone.device.state.now == 1.5
+    phone.shell.faults.stale = 1
+    assert driver.dump(1.0) and phone.device.state.now == 2.5  # the second try waits no more
+
+
 def test_hierarchies_of_other_phones():
     xml = "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?><hierarchy rotation=\"1\">%s</hierarchy>"
     emoji, others = '<node text="&#55357;&#56832;!" />', '<node text="&#55000;&#57400;" />'
@@ -664,6 +682,22 @@ def test_phones_survive_their_server(server, phone, driver, network_phone):
     assert len(phone.device.state.done) == len(network_phone.device.state.done) == 1
 
 
+def test_a_server_that_comes_back_takes_no_phone_for_another(phones, server):
+    """Transport ids begin anew with the server, and phones come back in any order."""
+    found = [phones.add(LittlePhone()) for _ in range(8)]
+    drivers = [Android(phone.serial, server, token_file=phones.token_file) for phone in found]
+    for driver in drivers:
+        driver.screenshot()
+    for child in psutil.Process(server.pid).children():
+        child.kill()
+    for number, driver in reversed(list(enumerate(drivers))):
+        driver.tap(number, 5)
+        driver.tap(number, 6)
+    assert [phone.device.state.done for phone in found] == [(("tap", n, 5), ("tap", n, 6)) for n in range(8)]
+    for phone in found:
+        phones.remove(phone)
+
+
 def test_a_server_ends_with_close():
     server = AdbServer()
     keeper = psutil.Process(server.pid)
@@ -673,6 +707,8 @@ def test_a_server_ends_with_close():
     server.close()
     assert not any(process.is_running() for process in family) and not folder.exists()
     server.close()
+    with pytest.raises(EnvFault, match="was closed"):
+        server.start()
 
 
 def test_a_server_ends_with_its_process():
@@ -795,3 +831,9 @@ def test_the_doctor_as_a_program(server, phone, phones, tmp_path):
 def test_the_benchmark_counts_steps():
     rate, median, own, others = benchmark.measure(lambda number: LittlePhone(), 2, 0.2)
     assert rate > 5 and 0 < median < 0.2 and own > 0 and others >= 0
+
+
+async def test_the_benchmark_counts_steps_of_the_environment():
+    for screenshots in (False, True):
+        rate, median, own, others = await benchmark.measure_env(2, 0.5, screenshots)
+        assert rate > 2 and 0 < median < 0.5 and own > 0 and others >= 0

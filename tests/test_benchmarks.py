@@ -115,6 +115,7 @@ def test_the_docs_have_the_places_that_benchmarks_write_to():
         (gpu_webrl.DOCS, "gpu_webrl"),
         (memory.DOCS, "memory"),
         (phone.DOCS, "phone"),
+        (phone.DOCS, "phone_env"),
     ):
         assert page.read_text().count(f"<!-- {name} -->\n") == 1
 

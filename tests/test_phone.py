@@ -466,6 +466,21 @@ async def test_errors_are_observations():
         await env.step("again")
 
 
+async def test_what_no_keyboard_has_is_refused_and_line_ends_are_enter():
+    env = envs.make("phone", asks=0, late=0)
+    await env.reset(env.tasks("train")[0])
+    device = env._phone
+    device.start("org.cleangui.browser")
+    obs, *_ = await env.step('do(action="Wait")')
+    assert "box [1]" in obs["text"]
+    for escape in ("\\ud800", "\\x07", "\\x7f"):
+        obs, *_ = await env.step(f'do(action="Type", element="1", argument="lamp{escape}")')
+        assert "cannot be typed on a phone" in obs["error"] and "lamp" not in obs["text"]
+    before = device.state.screen
+    obs, *_ = await env.step(r'do(action="Type", element="1", argument="lamp\r\n")')
+    assert device.state.screen != before and not obs["error"] and "lamp" in obs["text"]
+
+
 async def test_an_episode_ends_at_its_horizon():
     env = envs.make("phone")
     task = env.tasks("train")[0]

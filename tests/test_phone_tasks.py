@@ -10,7 +10,7 @@ from functools import lru_cache
 import pytest
 
 import envs
-from envs.phone import PhoneEnv, tasks
+from envs.phone import tasks
 from envs.phone.apps.calendar import Event
 from envs.phone.apps.notes import Note
 from envs.phone.device import Device
@@ -55,7 +55,7 @@ async def play(env, task, each=None):
 
 @pytest.mark.parametrize("split", SPLITS)
 async def test_every_oracle_scores_in_four_fifths_of_the_horizon(split):
-    env = PhoneEnv()  # permissions and late screens included
+    env = envs.make("phone")  # permissions and late screens included
     for name in TEMPLATES:
         for task in drawn(name, split) if split in splits_of(name) else ():
             reward, steps = await play(env, task)
@@ -65,7 +65,7 @@ async def test_every_oracle_scores_in_four_fifths_of_the_horizon(split):
 
 
 async def test_every_oracle_scores_by_gestures():
-    env = PhoneEnv(format="aitw")
+    env = envs.make("phone", format="aitw")
     for name in TEMPLATES:
         task = drawn(name, "test")[0]
         reward, steps = await play(env, task)
@@ -74,7 +74,7 @@ async def test_every_oracle_scores_by_gestures():
 
 async def test_nothing_is_done_before_the_last_move():
     """Doing nothing, or stopping anywhere before the end, scores 0; so does another answer than the right one."""
-    env = PhoneEnv(asks=0, late=0)
+    env = envs.make("phone", asks=0, late=0)
 
     def early(env, move):
         asked = env._task.steps and goal_of(env._task).answer
@@ -93,7 +93,7 @@ def goal_of(task):
 
 async def test_another_value_scores_0():
     """What solves a task does not solve another one of its template on the same phone."""
-    env, rng, compared = PhoneEnv(asks=0, late=0), random.Random(0), set()
+    env, rng, compared = envs.make("phone", asks=0, late=0), random.Random(0), set()
     for name, template in TEMPLATES.items():
         task = drawn(name, splits_of(name)[-1])[0]
         others = [tasks.draw(template, task.seed, rng) for _ in range(12)]
@@ -114,7 +114,7 @@ async def test_another_value_scores_0():
 
 async def test_more_than_was_asked_for_scores_0():
     """A note, an event, a changed setting or a sent message besides: the whole phone is compared."""
-    env = PhoneEnv(asks=0, late=0)
+    env = envs.make("phone", asks=0, late=0)
     for name in TEMPLATES:
         task = drawn(name, splits_of(name)[0])[0]
         said = tasks.oracle(task)[-1].argument
@@ -139,7 +139,7 @@ async def test_more_than_was_asked_for_scores_0():
 
 async def play_moves(task, moves):
     """The reward of some moves of our own."""
-    env = PhoneEnv(asks=0, late=0)
+    env = envs.make("phone", asks=0, late=0)
     obs, _ = await env.reset(replace(task, max_steps=99))
     for move in [*moves, tasks.answer()]:
         obs, reward, *_ = await env.step(env.resolve(move, obs))

@@ -156,8 +156,8 @@ def do_action(phone, action, nodes):
         _type(phone, action, nodes)
     elif name == "Drag":
         numbers = [int(number) for number in re.findall(r"\d+", argument)]
-        start = _place(phone, action.element, nodes) if action.element else tuple(numbers[:2])
-        end = _place(phone, argument, nodes) if action.element else tuple(numbers[-2:])
+        start = _place(phone, action.element or "{},{}".format(*numbers[:2]), nodes)
+        end = _place(phone, argument if action.element else "{},{}".format(*numbers[-2:]), nodes)
         phone.swipe(*start, *end, 0.5)
     elif name in ("Scroll Up", "Scroll Down"):
         _scroll(phone, name, action.element, nodes)

@@ -5,11 +5,13 @@ the phone's own (`advance`), what is random comes from the seed, and equal input
 """
 
 import random
+import re
 import zlib
 from dataclasses import replace
 from functools import lru_cache
 from xml.sax.saxutils import escape
 
+from common.actions import ActionError
 from envs.phone import apps
 from envs.phone.paint import NAVIGATION_KEYS, Painter, appearance, keys
 from envs.phone.screen import (
@@ -51,11 +53,15 @@ class Device:
     """
 
     def __init__(self, seed, size=(360, 640), asks=0.2, late=0.03):
-        self.size, self.late = tuple(size), late
+        self.size, self.asks, self.late = tuple(size), asks, late
         self._painter = Painter(self.size)
         self._scale = self.size[0] / WIDTH
         self._frame, self._dump = (None, None, None), (None, None)
-        self.state = apps.begin(World(seed), round(self.size[1] / self._scale), asks)
+        self.state = self.new(seed)
+
+    def new(self, seed):
+        """The state of a phone like this one that is new and has the content of a seed."""
+        return apps.begin(World(seed), round(self.size[1] / self._scale), self.asks)
 
     # --- what an app's driver does ----------------------------------------------------------------------------------
 
@@ -112,8 +118,15 @@ class Device:
         self._do(lambda state: _swiped(state, x, y, dx, dy))
 
     def text(self, string):
-        """Type into the field that has the focus; nothing happens without one."""
-        self._do(lambda state: _typed(state, string))
+        """Type into the field that has the focus; nothing happens without one. Line ends are Enter, tabs Tab, as where
+        the text comes by adb. Raises ActionError for what no keyboard has."""
+        if found := re.search(r"[^ -\x7e\n\t\r\x80-\ud7ff\ue000-\U0010ffff]", string):
+            raise ActionError(f"{found[0]!r} cannot be typed on a phone")
+        for part in re.split(r"([\n\t])", re.sub(r"\r\n?", "\n", string)):
+            if part in ("\n", "\t"):
+                self.key(ENTER if part == "\n" else TAB)
+            elif part:  # no input in the sense of `_do`: one text may come in several pieces
+                self.state = _typed(self.state, part)
 
     def key(self, code):
         """An Android key code: 4 Back, 3 Home, 61 Tab, 66 Enter, 67 Delete, 187 Recents; any other one does nothing."""

@@ -150,6 +150,7 @@ class Shell:
     def restore(self, saved):
         self.device.state = saved[0]
         self.files, self.settings, self.properties = (dict(part) for part in saved[1:])
+        self._before = (0.0, b"", "")  # of a time that has not been yet
 
     async def run(self, command):
         """Run a command line: (stdout, stderr, exit code), the first two as bytes."""
