@@ -228,8 +228,9 @@ async def test_a_released_checkpoint_is_asked_as_it_was_trained(policy):
     assert request["prompt"] == webrl.released_prompt(tokenizer, "find it", [step.action], page.format(""))
 
 
-def test_a_model_here_plays(tmp_path, capsys):
-    flags = "--env-id webshop --model-id assets/tiny --num-tasks 2 --num-envs 2 --max-new-tokens 4".split()
+@pytest.mark.parametrize("env_id", ["webshop", "phone/general"])
+def test_a_model_here_plays(tmp_path, capsys, env_id):
+    flags = f"--env-id {env_id} --model-id assets/tiny --num-tasks 2 --num-envs 2 --max-new-tokens 4".split()
     run = run_eval(tmp_path, *flags)
     assert "| tasks | 2 | 2 |" in capsys.readouterr().out
     first = next(iter(TrajectoryStore(run / "trajectories.jsonl")))

@@ -63,6 +63,8 @@ class Args:
     """episodes played at once, each in a browser context of its own"""
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
+    serials: tuple[str, ...] = ()
+    """your phones and emulators, for --env-id phone:FILE (docs/android.md)"""
     screenshots: bool = False
     """keep a screenshot of every step; a model that sees needs them"""
     viewport: tuple[int, int] = (0, 0)
@@ -172,6 +174,10 @@ def make_env(args, settings, format, count_tokens):
     """The environment, with what only web pages need."""
     if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
         return envs.make(args.env_id, format=format)
+    if args.env_id.startswith("phone"):
+        return envs.make(
+            args.env_id, screenshots=args.screenshots, **({"serials": args.serials} if args.serials else {})
+        )
     return envs.make(
         args.env_id,
         format=format,
@@ -246,11 +252,13 @@ def make_seeing(args, model_id, settings):
     needs = eyes(settings)
     if any(args.viewport):
         needs["viewport"] = tuple(args.viewport)
+    if not args.env_id.startswith("phone"):
+        needs["real_input"] = args.real_input
 
     def generate(model, tokenizer, *settings):
         return vlm.generate(model, processor, *settings)
 
-    return envs.make(args.env_id, real_input=args.real_input, **needs), dict(
+    return envs.make(args.env_id, **needs), dict(
         model=model,
         tokenizer=processor.tokenizer,
         prompt=SeeingPrompt(processor, prompt_settings(visual, settings)),
