@@ -466,6 +466,16 @@ async def test_errors_are_observations():
         await env.step("again")
 
 
+async def test_what_xml_cannot_hold_may_be_typed():
+    env = envs.make("phone", asks=0, late=0)
+    await env.reset(task_of(env, "google"))
+    opened = env.resolve(tasks.tap("Browser"), env._obs)
+    obs, *_ = await env.step(opened)
+    box = tasks.enter("Search or type web address", "a\x00b\x0bc\udc80\uffff")
+    obs, *_ = await env.step(env.resolve(box, obs))
+    assert '= "a.b.c.."' in obs["text"] and not obs["error"]
+
+
 async def test_an_episode_ends_at_its_horizon():
     env = envs.make("phone")
     task = env.tasks("train")[0]
