@@ -20,14 +20,11 @@ filter, ..) is a field of Args with its reason; docs/distrl.md lists every diffe
 """
 
 import asyncio
-import base64
 import contextlib
-import hashlib
 import json
 import math
 import os
 import random
-import re
 import signal
 import threading
 import time
@@ -43,6 +40,7 @@ import torch.nn.functional as F
 import envs
 from common import llm, orm, parallel, vlm
 from common.errors import EnvFault, TooManyFaults, UsageError
+from common.evaluator import Album, Evaluator, Watched, served_model
 from common.replay import append_lines, read_demos
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
@@ -525,55 +523,6 @@ Task: {task}
 Last actions: {actions}"""
 
 
-class Judge:
-    """A vision-language model behind an OpenAI-compatible URL that evaluates an episode by its last screenshots and its
-    last two actions (section 6.3)."""
-
-    def __init__(self, url, model, images):
-        import openai
-
-        self.url, self.images = url, images
-        self.client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=3)
-        self.model = model or served_model(url)
-
-    async def success(self, trajectory, screens):
-        """1.0 or 0.0; `screens` are the files' bytes, the last one what was seen after the last action. Raises EnvFault
-        where the judge is lost or says neither: no verdict is no failure."""
-        import openai
-
-        actions = json.dumps([step.action for step in trajectory.steps[-2:]], ensure_ascii=False)
-        text = JUDGE_PROMPT.format(task=json.dumps(trajectory.task.instruction, ensure_ascii=False), actions=actions)
-        parts = [{"type": "image_url", "image_url": {"url": data_url(screen)}} for screen in screens[-self.images :]]
-        messages = [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]
-        try:
-            reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
-        except openai.OpenAIError as error:
-            raise EnvFault(f"the judge at {self.url}: {error}") from error
-        return self.read(reply.choices[0].message.content or "")
-
-    def read(self, reply):
-        """The status in a reply: the last one, as a word of its own ("unsuccessful" is none)."""
-        found = re.findall(r"\bstatus\W{1,8}(success|failure)\b", reply, re.IGNORECASE)
-        if not found:
-            raise EnvFault(f"the judge at {self.url} said neither success nor failure")
-        return float(found[-1].lower() == "success")
-
-
-def served_model(url):
-    """The one model that is served at --judge-url. Raises UsageError where there is none."""
-    import openai
-
-    try:
-        return openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=1).models.list().data[0].id
-    except (openai.OpenAIError, IndexError) as error:
-        raise UsageError(f"--judge-url {url}: no model is served there ({error})") from error
-
-
-def data_url(picture):
-    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
-
-
 # --------------------------------------------------------------------------------------------- the workers (section 4)
 class RolloutWorker:
     """Phones, each a coroutine that plays at its own pace, and a copy of the policy for them: the prompts that wait at
@@ -587,7 +536,7 @@ class RolloutWorker:
             torch.set_num_threads(args.cpu_threads)
         self.args, self.rng = args, random.Random(f"{args.seed}/{number}")
         self.model, self.tokenizer = llm.load(*base_model(args)[:3])
-        self.judge = Judge(args.judge_url, args.judge_model, args.judge_images) if args.judge_url else None
+        self.judge = Evaluator(args.judge_url, args.judge_model, JUDGE_PROMPT) if args.judge_url else None
         self.waiting, self.running, self.lock, self.version = [], None, asyncio.Lock(), -1
         self.tokens, self.busy, self.asked = 0, 0.0, 0
         self.root, self.free = make_env(args), None
@@ -668,7 +617,9 @@ class RolloutWorker:
             watched = Watched(env, album)
             played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, album.add)
             if self.judge is not None:
-                played.judged = await self.judge.success(played, album.last(self.args.judge_images))
+                actions = [step.action for step in played.steps[-2:]]
+                screens = album.last(self.args.judge_images)
+                played.judged = await self.judge.success(task.instruction, actions, screens)
             return played
 
         waited = 0.0
@@ -712,45 +663,6 @@ class RolloutWorker:
 
     async def close(self):
         await self.root.close()
-
-
-class Album:
-    """An episode's screenshots by name, in the order in which they were seen."""
-
-    def __init__(self):
-        self.pictures, self.order = {}, []
-
-    def clear(self):
-        self.pictures, self.order = {}, []
-
-    def add(self, picture):
-        name = hashlib.sha256(picture).hexdigest()[:32]
-        self.pictures[name] = picture
-        return name
-
-    def see(self, obs):
-        if obs.get("screenshot"):
-            self.order.append(self.add(obs["screenshot"]))
-
-    def last(self, count):
-        return [self.pictures[name] for name in self.order[-count:]]
-
-
-class Watched:
-    """An environment whose screens an album sees: those after the last action too, which no step holds."""
-
-    def __init__(self, env, album):
-        self.env, self.album = env, album
-
-    async def reset(self, task, seed=0):
-        obs, info = await self.env.reset(task, seed=seed)
-        self.album.see(obs)
-        return obs, info
-
-    async def step(self, action):
-        obs, *rest = await self.env.step(action)
-        self.album.see(obs)
-        return obs, *rest
 
 
 def encode_action(tokenizer, text):
@@ -1793,7 +1705,7 @@ def main(args):
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     if args.judge_url:  # a wrong URL or key shows now, not after the first hour
-        args.judge_model = args.judge_model or served_model(args.judge_url)
+        args.judge_model = args.judge_model or served_model(args.judge_url, "--judge-url")
     env = make_env(args)  # its tasks; the workers have their own
     train_tasks = tasks_of(env, "train", args)
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
