@@ -867,7 +867,9 @@ class System:
         part, listing = self.parts[number], self.listing
         if part.version < 0:
             return None
-        if listing is not None and listing.todo:
+        if listing is not None:  # no rollout begins meanwhile: what a run plays in evaluations would be for nothing
+            if not listing.todo:
+                return None
             index = listing.todo.pop(0)
             again = partial(listing.todo.insert, 0, index)
             return listing.call(part.actor, index), partial(self._listed, index), again, part
@@ -946,7 +948,9 @@ class System:
         with self.changed:
             self.listing = Listing(call, list(range(count)))
         outcomes = self._wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
-        self.listing = None
+        with self.changed:
+            self.listing = None
+        self._notify()
         return [outcomes[index] for index in range(count) if outcomes[index][0] is not None]
 
     def allow(self, count):
@@ -1169,12 +1173,10 @@ def look_at(learner, trajectories, args):
         return torch.stack(action_scores(learner.actor, batch, learner.tokenizer, args), dim=1)
 
     scores = iter(llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
-    values, worths = iter([0.0] * len(pairs)), [t.reward for t in trajectories]
-    if learner.critics:
-        states = [list(t.steps[i].prompt_ids) for t, i in pairs]
-        values = iter(state_values(learner.critics["value"], states, pad_id, args))
-        ends = [terminal_state(t, args.trajectory_value) for t in trajectories]
-        worths = state_values(learner.critics["trajectory"], ends, pad_id, args)
+    states = [list(t.steps[i].prompt_ids) for t, i in pairs]
+    values = iter(state_values(learner.critics["value"], states, pad_id, args))
+    ends = [terminal_state(t, args.trajectory_value) for t in trajectories]
+    worths = state_values(learner.critics["trajectory"], ends, pad_id, args)
     looks = []
     for trajectory, worth in zip(trajectories, worths, strict=True):
         steps = trajectory.steps
@@ -1194,11 +1196,12 @@ def look_at(learner, trajectories, args):
 def update(learner, batch, chosen, version, progress, args):
     """One iteration: a look at the trajectories `batch` and `chosen`, the critics' update on the former, the actor's on
     the latter. (Metrics, Looks by the trajectories' place in batch + chosen.)"""
+    if not learner.critics:  # nothing is valued
+        return update_actor(learner, chosen, progress, args), []
     both = batch + chosen
     unique = list({id(t): t for t in both}.values())
     looks = dict(zip(map(id, unique), look_at(learner, unique, args), strict=True))
-    metrics = value_metrics(batch, [looks[id(t)] for t in batch], args) if learner.critics else {}
-    metrics |= look_metrics(unique, looks, version)
+    metrics = value_metrics(batch, [looks[id(t)] for t in batch], args) | look_metrics(unique, looks, version)
     targets = {(id(t), i): t.steps[i].value for t, i in pairs_of(batch)}
     metrics |= update_critics(learner, batch, targets, args.critic_epochs, args)
     metrics |= update_actor(learner, chosen, progress, args)
@@ -1552,14 +1555,12 @@ def run_iteration(host, eval_tasks, args):
     learner.iteration += 1
     begun = time.monotonic()
     with run.timer("training"):
-        progress = learner.iteration / args.iterations
-        if args.total_trajectories and args.replay_ratio:
-            progress = host.received / args.total_trajectories
         batch, chosen = draw(host, args)
         metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
         given = [entry.trajectory for entry in batch], [entry.trajectory for entry in chosen]
-        found, looks = together(learner, "update", *given, system.version, min(1.0, progress), args)
-        host.buffer.note(batch + chosen, looks, (args.w1, args.w2, args.w3), learner.iteration)
+        found, looks = together(learner, "update", *given, system.version, progress_of(host, args), args)
+        if looks:
+            host.buffer.note(batch + chosen, looks, (args.w1, args.w2, args.w3), learner.iteration)
         if args.prioritised and args.algorithm != "filtered-bc" and learner.iteration % args.refresh_every == 0:
             refresh(host, args)
     metrics |= found
@@ -1629,6 +1630,14 @@ def warm_up(host, args):
     host.run.say(f"{len(trajectories)} trajectories to begin with, success {success:.3f}")
     with host.run.timer("training"):
         host.run.log(together(host.learner, "warm_up_critics", trajectories, args), host.system.steps)
+
+
+def progress_of(host, args):
+    """The share of the run that is done, by what ends it first: iterations, trajectories, seconds."""
+    parts = [host.learner.iteration / args.iterations]
+    parts += [host.received / args.total_trajectories] if args.total_trajectories else []
+    parts += [host.seconds / args.train_seconds] if args.train_seconds else []
+    return min(1.0, max(parts))
 
 
 def is_over(host, args):
