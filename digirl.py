@@ -186,11 +186,11 @@ TINY = dict(
 # ------------------------------------------------------------------------------------------------------- the equations
 def returns(rewards, gamma):
     """Monte-Carlo returns G_t = sum_{k >= t} gamma^{k-t} r_k of one trajectory. [T] -> [T]."""
-    found, following = torch.zeros_like(rewards), 0.0
-    for t in reversed(range(len(rewards))):
-        following = rewards[t] + gamma * following
-        found[t] = following
-    return found
+    found, following = [], 0.0
+    for reward in reversed(rewards.unbind()):
+        following = reward + gamma * following
+        found.append(following)
+    return torch.stack(found[::-1])
 
 
 def step_advantages(outcomes, values, gamma, step_cost):

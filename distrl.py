@@ -256,10 +256,10 @@ class Args:
 # What the tiny model needs instead; docs/distrl.md explains each.
 TINY = dict(
     num_workers=1,
-    phones_per_worker=16,
+    phones_per_worker=32,
     cpu_threads=1,
     max_new_tokens=40,
-    num_demos=400,
+    num_demos=600,
     sft_learning_rate=1e-3,
     sft_epochs=2,
     sft_batch_size=16,
@@ -272,6 +272,7 @@ TINY = dict(
     replay_ratio=2.0,
     batch_trajectories=32,
     batch_size=16,
+    actor_epochs=2,
     iterations=60,
     learning_rate=2e-4,
     critic_learning_rate=3e-4,
@@ -317,11 +318,11 @@ DIGIRL = dict(
 # ------------------------------------------------------------------------------------------------------- the equations
 def returns(rewards, gamma):
     """Monte-Carlo returns G_t = sum_{k >= t} gamma^{k-t} r_k of one trajectory (section 5.1). [T] -> [T]."""
-    found, following = torch.zeros_like(rewards), 0.0
-    for t in reversed(range(len(rewards))):
-        following = rewards[t] + gamma * following
-        found[t] = following
-    return found
+    found, following = [], 0.0
+    for reward in reversed(rewards.unbind()):
+        following = reward + gamma * following
+        found.append(following)
+    return torch.stack(found[::-1])
 
 
 def repetitions(actions, screens):
@@ -360,11 +361,11 @@ def retrace(rewards, values, ratios, gamma, lam):
     rewards [T], values [T + 1] as of `td_errors`, ratios rho = pi / mu of the actions [T], lam from 0 to 1 -> [T].
     """
     deltas, traces = td_errors(rewards, values, gamma), lam * ratios.clamp(max=1.0)
-    corrections, following = torch.zeros_like(deltas), 0.0
+    corrections, following = [], 0.0
     for t in reversed(range(len(deltas))):
-        corrections[t] = deltas[t] + following
-        following = gamma * traces[t] * corrections[t]
-    return corrections
+        corrections.append(deltas[t] + following)
+        following = gamma * traces[t] * corrections[-1]
+    return torch.stack(corrections[::-1])
 
 
 def v_trace(rewards, values, ratios, gamma):
@@ -372,11 +373,11 @@ def v_trace(rewards, values, ratios, gamma):
     Retrace's place: no lambda, and min(1, rho_t) on the step's own error. As `retrace`."""
     ratios = ratios.clamp(max=1.0)
     deltas = ratios * td_errors(rewards, values, gamma)
-    corrections, following = torch.zeros_like(deltas), 0.0
+    corrections, following = [], 0.0
     for t in reversed(range(len(deltas))):
         following = deltas[t] + gamma * ratios[t] * following
-        corrections[t] = following
-    return corrections
+        corrections.append(following)
+    return torch.stack(corrections[::-1])
 
 
 def advantages(rewards, values, gamma):
@@ -538,8 +539,7 @@ class RolloutWorker:
         self.model, self.tokenizer = llm.load(*base_model(args)[:3])
         self.judge = Evaluator(args.judge_url, args.judge_model, JUDGE_PROMPT) if args.judge_url else None
         self.waiting, self.running, self.lock, self.version = [], None, asyncio.Lock(), -1
-        self.tokens, self.busy, self.asked = 0, 0.0, 0
-        self.root, self.free = make_env(args), None
+        self.phones, self.free = [make_env(args)], None
 
     async def ready(self):
         """Answers once the worker has found its place."""
@@ -562,11 +562,7 @@ class RolloutWorker:
         self.waiting.append((list(prompt), seed, temperature, future))
         if self.running is None:
             self.running = asyncio.create_task(self._run())
-        self.asked += 1
-        try:
-            return await future
-        finally:
-            self.asked -= 1
+        return await future
 
     async def _run(self):
         while self.waiting:
@@ -585,17 +581,14 @@ class RolloutWorker:
         self.running = None
 
     async def _sample(self, prompts, seeds, temperature):
-        begun = time.monotonic()
         settings = temperature, self.args.max_new_tokens, self.version
-        done = await asyncio.to_thread(llm.generate, self.model, self.tokenizer, prompts, seeds, *settings)
-        self.busy += time.monotonic() - begun
-        self.tokens += sum(len(completion.ids) for completion in done)
-        return done
+        return await asyncio.to_thread(llm.generate, self.model, self.tokenizer, prompts, seeds, *settings)
 
     async def _slot(self):
         if self.free is None:
             self.free = asyncio.Queue()
-            for env in [self.root] + [self.root.fork() for _ in range(self.args.phones_per_worker - 1)]:
+            self.phones += [self.phones[0].fork() for _ in range(self.args.phones_per_worker - 1)]
+            for env in self.phones:
                 self.free.put_nowait(env)
         return await self.free.get()
 
@@ -657,12 +650,9 @@ class RolloutWorker:
     def _encode(self, text):
         return encode_action(self.tokenizer, text)
 
-    def statistics(self):
-        """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
-        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
-
     async def close(self):
-        await self.root.close()
+        for env in reversed(self.phones):
+            await env.close()
 
 
 def encode_action(tokenizer, text):
@@ -1131,7 +1121,7 @@ def exact_entropies(model, tokenizer, prompts, actions, temperature):
     total = []
     for row, prompt, action in zip(hidden, prompts, actions, strict=True):
         states = row[len(prompt) - 1 : len(prompt) + len(action) - 1]  # the token at t is predicted at t - 1
-        logprobs = (model.get_output_embeddings()(states).float() / temperature).log_softmax(dim=-1)
+        logprobs = (model.get_output_embeddings()(states).float() / (temperature or 1.0)).log_softmax(dim=-1)
         total.append(-(logprobs.exp() * logprobs).sum())
     return torch.stack(total)
 

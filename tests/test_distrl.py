@@ -493,4 +493,3 @@ async def test_a_worker_swaps_weights_between_two_batches_and_says_the_version(m
     await worker.pull([fetched({})], 2)  # came late
     answers = await asyncio.gather(*(worker.complete([5, 6, 7], seed, 1.0) for seed in range(3)))
     assert worker.version == 3 and {answer.version for answer in answers} == {3}
-    assert worker.tokens > 3
