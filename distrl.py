@@ -1582,8 +1582,8 @@ def start(host, train_tasks, test_tasks, args):
     system.publish(learner.actor, 0)
     metrics, before, demos = {"charts/iteration": 0}, [], []
     if args.demos:
-        encode, prompt = partial(encode_action, learner.tokenizer), partial(agent_prompt, learner.tokenizer)
-        prompt = partial(prompt, prompt_format=args.prompt_format)
+        prompt = partial(agent_prompt, learner.tokenizer, prompt_format=args.prompt_format)
+        encode = partial(encode_action, learner.tokenizer)
         demos = [(t, {}) for t in read_demos(args.demos, prompt, encode, train_tasks)]
     elif args.num_demos:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
