@@ -22,11 +22,7 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 import random
-import signal
-import socket
-import sys
 import threading
 import time
 from collections import Counter, deque
@@ -39,6 +35,7 @@ import torch
 
 import envs
 from common import llm, parallel, vlm
+from common.cluster import start_ray
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.replay import TrajectoryStore, append_lines
@@ -748,33 +745,6 @@ class Listing:
     call: object
     todo: list
     outcomes: dict = field(default_factory=dict)
-
-
-def start_ray(args):
-    """A Ray of our own on this machine, or the cluster at `--ray-address`. Raises UsageError where none answers."""
-    import ray
-
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
-    if args.ray_address:
-        try:
-            if args.ray_address != "auto":  # Ray itself asks a machine that does not answer for three minutes
-                host, _, port = args.ray_address.rpartition(":")
-                socket.create_connection((host, int(port)), timeout=10).close()
-            ray.init(args.ray_address, logging_level="ERROR")
-        except (OSError, ValueError, OverflowError) as error:
-            raise UsageError(
-                f"--ray-address {args.ray_address}: no Ray cluster answers ({error}); HOST:PORT as `ray start` printed "
-                "it, with RAY_AUTH_MODE and RAY_AUTH_TOKEN as they were there"
-            ) from None
-        needed, there = args.num_workers + args.num_servers, ray.cluster_resources().get("CPU", 0)
-        if there < needed:
-            print(f"the cluster has {there:.0f} CPUs; workers and servers want {needed} and wait", file=sys.stderr)
-    else:
-        cpus = 1 + args.num_workers + args.num_servers  # places, not cores: the parts take turns on few
-        here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "logging_level": "ERROR"}
-        ray.init("local", num_cpus=cpus, **here)
-    signal.signal(signal.SIGTERM, on_terminate)
 
 
 class System:
@@ -1501,7 +1471,7 @@ def main(args):
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
     if parallel.is_main():
-        start_ray(args)
+        start_ray(args.ray_address, args.num_workers + args.num_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
             follow(learner, run, args)

@@ -23,7 +23,7 @@ from common.errors import StateMismatch, UsageError
 from envs import Prefix
 from envs.phone import apps, observe, tasks
 from envs.phone.actions import TYPES, Gesture, do_gesture, format_gesture, gestures_of, parse_gesture
-from envs.phone.device import PERMISSIONS, Device, _hit, _seen_part, walk, window
+from envs.phone.device import PERMISSIONS, Device, _hit, _quoted, _seen_part, walk, window
 from envs.phone.paint import keys
 from envs.phone.screen import KEYBOARD, LAUNCHER, NAVIGATION, STATUS
 
@@ -479,6 +479,10 @@ async def test_what_no_keyboard_has_is_refused_and_line_ends_are_enter():
     before = device.state.screen
     obs, *_ = await env.step(r'do(action="Type", element="1", argument="lamp\r\n")')
     assert device.state.screen != before and not obs["error"] and "lamp" in obs["text"]
+
+
+def test_what_xml_cannot_hold_is_a_dot_in_the_hierarchy():
+    assert _quoted("a\x00b\x0bc\udc80\uffff") == '"a.b.c.."'
 
 
 async def test_an_episode_ends_at_its_horizon():

@@ -34,6 +34,7 @@ BACK, HOME, TAB, ENTER, DELETE, RECENTS = 4, 3, 61, 66, 67, 187
 HELD = 0.5  # seconds after which a touch is a long press
 MOVED = 12  # units that a touch may move and still be a tap
 PERMISSIONS = "com.android.permissioncontroller"
+NOT_IN_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 CLASSES = {
     "window": "android.widget.FrameLayout", "group": "android.view.ViewGroup", "bar": "android.view.ViewGroup",
     "row": "android.widget.LinearLayout", "tab": "android.widget.FrameLayout", "text": "android.widget.TextView",
@@ -371,4 +372,5 @@ def _flag(value):
 
 @lru_cache(8192)
 def _quoted(words):
+    words = NOT_IN_XML.sub(".", words)  # what uiautomator puts in their place
     return '"' + escape(words, {'"': "&quot;", "\n": "&#10;"}) + '"'

@@ -1,0 +1,35 @@
+"""Ray: one of our own on this machine, or a cluster that runs."""
+
+import os
+import signal
+import socket
+import sys
+
+from common.errors import UsageError
+
+
+def start_ray(address, places):
+    """Joins the Ray cluster at `address` (HOST:PORT, or auto), or, where that is empty, starts a Ray on loopback with
+    `places` CPUs, which ends with this process. Raises UsageError where no cluster answers."""
+    import ray
+
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
+    if address:
+        try:
+            if address != "auto":  # Ray itself asks a machine that does not answer for three minutes
+                host, _, port = address.rpartition(":")
+                socket.create_connection((host, int(port)), timeout=10).close()
+            ray.init(address, logging_level="ERROR")
+        except (OSError, ValueError, OverflowError) as error:
+            raise UsageError(
+                f"--ray-address {address}: no Ray cluster answers ({error}); HOST:PORT as `ray start` printed it, with "
+                "RAY_AUTH_MODE and RAY_AUTH_TOKEN as they were there"
+            ) from None
+        there = ray.cluster_resources().get("CPU", 0)
+        if there < places:
+            print(f"the cluster has {there:.0f} CPUs, {places} are wanted: some parts wait", file=sys.stderr)
+    else:  # places, not cores: the parts take turns on few
+        here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "logging_level": "ERROR"}
+        ray.init("local", num_cpus=places, **here)
+    signal.signal(signal.SIGTERM, on_terminate)

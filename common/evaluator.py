@@ -1,0 +1,97 @@
+"""A vision-language model behind an OpenAI-compatible URL that says from the last screens whether a task was done.
+
+The question is the script's: `prompt` has {task} and {actions}, and asks for a last line "Status: success" or "Status:
+failure". Task and actions stand in it as JSON strings, so that nothing in them can pass for a part of the question.
+"""
+
+import base64
+import hashlib
+import json
+import re
+
+from common import llm
+from common.errors import EnvFault, UsageError
+
+STATUS = re.compile(r"\bstatus\W{1,8}(success|failure)\b", re.IGNORECASE)  # whole words: "unsuccessful" is none
+
+
+class Evaluator:
+    """`model` at `url`, asked by `prompt`; its key is read from OPENAI_API_KEY."""
+
+    def __init__(self, url, model, prompt):
+        import openai
+
+        self.url, self.model, self.prompt = url, model, prompt
+        self.client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=3)
+
+    async def success(self, instruction, actions, screens):
+        """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises EnvFault where
+        the judge is lost or says neither: no verdict is no failure."""
+        import openai
+
+        task, actions = (json.dumps(given, ensure_ascii=False) for given in (instruction, actions))
+        text = {"type": "text", "text": self.prompt.format(task=task, actions=actions)}
+        parts = [{"type": "image_url", "image_url": {"url": data_url(screen)}} for screen in screens]
+        messages = [{"role": "user", "content": [text, *parts]}]
+        try:
+            reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
+        except openai.OpenAIError as error:
+            raise EnvFault(f"the judge at {self.url}: {error}") from error
+        found = STATUS.findall(reply.choices[0].message.content or "")
+        if not found:
+            raise EnvFault(f"the judge at {self.url} said neither success nor failure")
+        return float(found[-1].lower() == "success")
+
+
+def served_model(url, flag):
+    """The model that is served at `url`, the first of several. Raises UsageError, naming the command line's `flag`."""
+    import openai
+
+    try:
+        return openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=1).models.list().data[0].id
+    except (openai.OpenAIError, IndexError) as error:
+        raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
+
+
+def data_url(picture):
+    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
+
+
+class Album:
+    """An episode's screenshots by name, in the order in which they were seen."""
+
+    def __init__(self):
+        self.pictures, self.order = {}, []
+
+    def clear(self):
+        self.pictures, self.order = {}, []
+
+    def add(self, picture):
+        name = hashlib.sha256(picture).hexdigest()[:32]
+        self.pictures[name] = picture
+        return name
+
+    def see(self, obs):
+        if obs.get("screenshot"):
+            self.order.append(self.add(obs["screenshot"]))
+
+    def last(self, count):
+        return [self.pictures[name] for name in self.order[-count:]]
+
+
+class Watched:
+    """An environment whose screens an album sees: those after the last action too, which no step holds."""
+
+    def __init__(self, env, album):
+        self.env, self.album = env, album
+
+    async def reset(self, task, seed=0):
+        obs, info = await self.env.reset(task, seed=seed)
+        self.album.see(obs)
+        return obs, info
+
+    async def step(self, action):
+        obs, *rest = await self.env.step(action)
+        self.album.see(obs)
+        return obs, *rest

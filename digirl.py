@@ -1,0 +1,688 @@
+"""DigiRL: training in-the-wild device-control agents with autonomous reinforcement learning (arXiv 2406.11896).
+
+The baseline that DistRL compares with: synchronous rounds of rollouts; a value of the instruction that filters
+trajectories, a value of each step that filters actions, and maximum likelihood on what is left. What is here is what
+the released code computes: its advantage-weighted regression has weights 0 and 1. Phones are the default; anything that
+has episodes can be played, web sites too (--env-id).
+
+    python digirl.py                                  # tiny model, simulated phones, two CPU cores
+    python digirl.py --env-id phone/shopping
+    python digirl.py --no-filter-trajectories         # also --no-filter-steps: Filtered BC without both
+    python digirl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit
+"""
+
+import asyncio
+import math
+import random
+from collections import deque
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+
+import envs
+from common import fsdp, llm, parallel
+from common.engine import Engine
+from common.errors import TooManyFaults, UsageError
+from common.replay import read_demos
+from common.rollout import Player
+from common.run import Run, parse_args, run_main
+from common.stats import evaluation_metrics, rollout_metrics
+from tools import plot, view
+
+
+@dataclass
+class Args:
+    exp_name: str = "digirl"
+    """the name of this experiment"""
+    seed: int = 1
+    """seed of the experiment"""
+    track: bool = False
+    """log to wandb (online, or offline with WANDB_MODE=offline)"""
+    wandb_project_name: str = "cleangui"
+    """wandb's project"""
+    wandb_entity: str | None = None
+    """wandb's entity (team)"""
+    runs_dir: str = "runs"
+    """where the run's folder is made"""
+    resume: str = ""
+    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
+    name and seed, where there is one"""
+    lockstep: bool = False
+    """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
+    and so does a run that was killed and resumed (slower)"""
+    preset: Literal["auto", "tiny", "paper"] = "auto"
+    """defaults: the released configuration, or those of the tiny model; auto: tiny for a local model of width 256 or
+    less, paper for any other"""
+
+    # the environment
+    env_id: str = "phone/general"
+    """the environment: phone/general, phone/shopping, arena (envs/__init__.py lists them)"""
+    num_envs: int = 8
+    """episodes played at once (released: 8 emulators)"""
+    max_steps: int = 0
+    """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
+    screenshots: bool = False
+    """keep a screenshot of every step"""
+
+    # the model
+    model_id: str = "assets/tiny"
+    """base language model: a local folder or a hub id"""
+    lora_rank: int = 0
+    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    load_in_4bit: bool = False
+    """quantise the base with bitsandbytes (QLoRA)"""
+    engine: str = ""
+    """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
+    (docs/gpu.md)"""
+    cpu_threads: int = 0
+    """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
+    threads inside each operation"""
+    gradient_checkpointing: bool = False
+    """keep one layer's activations at a time in training: less memory for a third more computation"""
+    max_new_tokens: int = 128
+    """longest action in tokens (released: 128)"""
+    prompt_format: Literal["auto", "plain", "chat"] = "auto"
+    """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
+
+    # supervised fine-tuning: the start
+    demos: str = ""
+    """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
+    num_demos: int = 128
+    """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
+    sft_learning_rate: float = 1e-5
+    """peak rate; warm-up over a tenth, then cosine"""
+    sft_epochs: int = 3
+    """passes over the demonstrations"""
+    sft_batch_size: int = 32
+    """steps per update of the fine-tuning"""
+
+    # DigiRL
+    gamma: float = 0.5
+    """discount of the Monte-Carlo return (released: 0.5)"""
+    step_cost: float = 0.05
+    """subtracted from every advantage (released: 0.05)"""
+    filter_trajectories: bool = True
+    """instruction-level filter: the actor gets trajectories that went best against the value of their instruction"""
+    filter_quantile: float = 0.9
+    """those at or above this quantile of the buffer's trajectories (released: 0.9, of all so far)"""
+    filter_steps: bool = True
+    """step-level filter: the actor gets actions of positive advantage"""
+    buffer_size: int = 2000
+    """newest trajectories that are drawn from (released: 2000)"""
+    batch_trajectories: int = 16
+    """trajectories of a round (released: 16)"""
+    iterations: int = 600
+    """rounds (released: 600)"""
+    total_trajectories: int = 0
+    """stop at the first round that reaches so many trajectories; 0: at `iterations`"""
+    batch_size: int = 128
+    """steps per update, drawn uniformly with replacement (released: 32 times 4)"""
+    instruction_updates: int = 5
+    """updates of the instruction-level value a round (released: 5)"""
+    step_updates: int = 5
+    """updates of the step-level value a round (released: 5)"""
+    actor_updates: int = 20
+    """updates of the actor a round (released: 20)"""
+    temperature: float = 1.0
+    """sampling temperature of rollouts"""
+    learning_rate: float = 1e-5
+    """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
+    critic_learning_rate: float = 1e-5
+    """the values' rate (released: 1e-4)"""
+    max_grad_norm: float = 1.0
+    """clip of the gradient's norm (released: 0.01)"""
+    micro_batch_tokens: int = 16384
+    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
+    longer step goes alone"""
+    adam_eps: float = 1e-8
+    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
+    are"""
+
+    # evaluation
+    eval_every: int = 20
+    """rounds between two evaluations"""
+    eval_tasks: int = 96
+    """tasks of the eval split, played greedily"""
+    test_tasks: int = 96
+    """tasks of the test split played at the start and at the end (released: 96)"""
+    test_before: bool = True
+    """play them at the start, too"""
+    save_every: int = 20
+    """rounds between two checkpoints"""
+
+
+# What the tiny model needs instead; docs/digirl.md explains each.
+TINY = dict(
+    num_envs=32,
+    cpu_threads=2,
+    max_new_tokens=40,
+    num_demos=600,
+    sft_learning_rate=1e-3,
+    sft_epochs=2,
+    sft_batch_size=16,
+    gamma=1.0,
+    filter_quantile=0.5,
+    batch_trajectories=64,
+    iterations=30,
+    batch_size=16,
+    instruction_updates=8,
+    step_updates=20,
+    actor_updates=20,
+    learning_rate=2e-4,
+    critic_learning_rate=3e-4,
+    max_grad_norm=0.1,
+    micro_batch_tokens=1536,
+    adam_eps=3e-5,
+    eval_every=10,
+    eval_tasks=60,
+    test_tasks=200,
+    save_every=5,
+)
+
+
+# ------------------------------------------------------------------------------------------------------- the equations
+def returns(rewards, gamma):
+    """Monte-Carlo returns G_t = sum_{k >= t} gamma^{k-t} r_k of one trajectory. [T] -> [T]."""
+    found, following = [], 0.0
+    for reward in reversed(rewards.unbind()):
+        following = reward + gamma * following
+        found.append(following)
+    return torch.stack(found[::-1])
+
+
+def step_advantages(outcomes, values, gamma, step_cost):
+    """Step level: A_t = V(s_{t+1}) - V(s_t) - cost + r_t + G_t. outcomes r [T]; values [T + 1], the last one that of
+    the state after the end -> [T]."""
+    return values[1:] - values[:-1] - step_cost + outcomes + returns(outcomes, gamma)
+
+
+def trajectory_scores(outcomes, instruction_values):
+    """Instruction level: how much better a trajectory went than its instruction lets expect. [M], [M] -> [M]."""
+    return outcomes - instruction_values
+
+
+def at_least_quantile(scores, quantile):
+    """Which scores are at or above the quantile of all; ties stay. [M] -> bool [M]."""
+    return scores >= torch.quantile(scores, quantile)
+
+
+def policy_loss(logprobs, advantages):
+    """Maximum likelihood on actions of positive advantage: -mean(1[A > 0] log pi). Log-probs of whole actions and
+    advantages [N]; scalar."""
+    return -(logprobs * (advantages > 0)).mean()
+
+
+def value_loss(value_logits, labels):
+    """Cross-entropy of a value and 1[G > 0]. [N], [N]; scalar."""
+    return F.binary_cross_entropy_with_logits(value_logits, labels.to(value_logits.dtype))
+
+
+# -------------------------------------------------------------------------------------------------------- the networks
+@dataclass
+class Learner:
+    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+
+    actor: torch.nn.Module
+    tokenizer: object
+    rng: random.Random
+    optimizer: torch.optim.Optimizer | None = None
+    values: dict = field(default_factory=dict)  # "instruction" and "step": their networks
+    value_optimizers: dict = field(default_factory=dict)
+    iteration: int = -1  # the last one done; 0: fine-tuned
+    updates: int = 0
+
+
+COUNTS = "iteration", "updates"
+
+
+def save(learner, buffer, player):
+    """A checkpoint: the actor as a Hugging Face folder, what the values learn, optimisers and generators."""
+    weights = {"actor": [fsdp.to_save(learner.actor), learner.tokenizer]}
+    states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
+    if learner.optimizer is not None:
+        states["actor"] = fsdp.optimizer_state(learner.optimizer)
+    for name, network in learner.values.items():
+        trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
+        weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
+        states[name] = fsdp.optimizer_state(learner.value_optimizers[name])
+    counts = {name: getattr(learner, name) for name in COUNTS}
+    state = {"counts": counts, "player": player.state()}
+    player.run.save_checkpoint(player.steps, weights, states, state)
+
+
+def restore(learner, buffer, player, args):
+    """Everything as it was at the run's last checkpoint."""
+    run = player.run
+    checkpoint = run.resumed
+    state, tensors = checkpoint.state, checkpoint.tensors()
+    vars(learner).update(state["counts"])
+    if learner.iteration < 0:  # stopped before there was anything to go on from
+        run.start_over()
+        return
+    make_learner(learner, args)
+    llm.load_trained(learner.actor, checkpoint.folder("actor"))
+    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
+    for name, network in learner.values.items():
+        fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
+        fsdp.load_optimizer(learner.value_optimizers[name], tensors[name])
+    buffer.extend(t for t in run.trajectories if t.policy == "rollouts")
+    player.set_state(state["player"])
+    player.publish(learner.actor)
+    learner.rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])
+
+
+def base_model(args):
+    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+
+
+def make_learner(learner, args):
+    """The optimiser of reinforcement learning, and the two values from the fine-tuned policy."""
+    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    learner.values = {name: make_critic(learner.actor) for name in ("instruction", "step")}
+    rate = args.critic_learning_rate
+    learner.value_optimizers = {name: make_optimizer(v, rate, args) for name, v in learner.values.items()}
+
+
+def make_critic(actor):
+    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
+    model = llm.copy_network(actor)
+    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return torch.nn.ModuleDict({"body": model, "head": head})
+
+
+def value_logits(critic, prompts, pad_id):
+    """V's logit for each state (prompt token ids): [N]."""
+    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
+    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
+    return critic["head"](last.float()).squeeze(-1)
+
+
+def state_values(critic, prompts, pad_id, args):
+    """V of each state, without gradient: a list of floats."""
+
+    def value(batch):
+        return value_logits(critic, batch, pad_id).sigmoid()
+
+    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_tokens)
+
+
+def make_optimizer(model, learning_rate, args):
+    """AdamW over what is trained of a model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+    betas, decay = (0.9, 0.98), 0.01
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
+    )
+
+
+def warmup_cosine(progress, warmup=0.1, floor=0.0):
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def mean_loss(losses, what):
+    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
+    mean = torch.stack(losses).mean().item() if losses else math.nan
+    if losses and not math.isfinite(mean):
+        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
+    return mean
+
+
+def pairs_of(trajectories):
+    """Every step of the trajectories with its place: list of (trajectory, t)."""
+    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
+
+
+def pair_lengths(pairs):
+    """Tokens of each pair's prompt and action."""
+    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
+
+
+# --------------------------------------------------------------------------------------------------------- the prompts
+def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
+    """The agent's prompt as token ids: instruction, action history, current screen.
+
+    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
+    """
+    stop = llm.end_of_turn(tokenizer)
+    past = [[i for i in step.action_ids if i != stop] for step in steps]
+    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
+        task = agent_task(instruction, [tokenizer.decode(ids) for ids in past], obs)
+        return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
+    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page_and_error(obs)))
+    ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
+    newline = tokenizer.encode("\n", add_special_tokens=False)
+    for action in past:
+        ids += action + newline
+    return ids + tokenizer.encode(f"{page}Action:\n", add_special_tokens=False)
+
+
+def page_and_error(obs):
+    """The observation as a prompt shows it: the page, and why the last action was refused, if it was."""
+    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
+    return f"{obs['text']}\n{error}"
+
+
+def agent_task(instruction, actions, obs):
+    """What a chat model is told besides AGENT_SYSTEM_PROMPT: the instruction, its answers so far, the page."""
+    history = "".join(f"{action}\n" for action in actions)
+    return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
+
+
+AGENT_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
+the screen as text, where what can be touched has a number. Answer with one action and nothing else:
+do(action="Click", element="3"), or "Double Click", or "Right Click" for a long press
+do(action="Type", argument="some text", element="3") into a box or, a percentage, onto a slider; "Search" presses Enter
+after it
+do(action="Press", argument="Back"), or "Home", "Enter", "Recents", "Delete"
+do(action="Scroll Down"), do(action="Scroll Up"), do(action="Wait")
+exit(message="the answer, N/A if the task cannot be done, or done")
+Before it, say in a line what the element is (# Element: ...)."""
+
+
+# --------------------------------------------------------------------------------------------------------- the updates
+def values_of(learner, name, states, args):
+    return torch.tensor(state_values(learner.values[name], states, learner.tokenizer.pad_token_id, args))
+
+
+def filtered(learner, trajectories, args):
+    """Instruction level: the trajectories that the actor gets."""
+    if not args.filter_trajectories:
+        return list(trajectories)
+    values = values_of(learner, "instruction", [list(t.steps[0].prompt_ids) for t in trajectories], args)
+    scores = trajectory_scores(torch.tensor([t.reward for t in trajectories]), values)
+    keep = at_least_quantile(scores, args.filter_quantile)
+    return [t for t, kept in zip(trajectories, keep.tolist(), strict=True) if kept]
+
+
+def outcomes_of(trajectory):
+    """Rewards [T]: the outcome at the last step."""
+    outcomes = torch.zeros(len(trajectory.steps))
+    outcomes[-1] = trajectory.reward
+    return outcomes
+
+
+def set_advantages(learner, trajectories, args):
+    """Step level: each step's `value` and `advantage`; 1 where actions are not filtered."""
+    states = [list(t.steps[i].prompt_ids) for t, i in pairs_of(trajectories)]
+    values = iter(values_of(learner, "step", states, args).tolist())
+    for trajectory in trajectories:
+        value = torch.tensor([*(next(values) for _ in trajectory.steps), 0.0])
+        advantage = step_advantages(outcomes_of(trajectory), value, args.gamma, args.step_cost)
+        for step, v, a in zip(trajectory.steps, value.tolist(), advantage.tolist()):
+            step.value, step.advantage = v, a if args.filter_steps else 1.0
+
+
+def drawn(items, args, rng):
+    """A batch, uniformly with replacement."""
+    return rng.choices(items, k=args.batch_size)
+
+
+def update_values(learner, buffer, args):
+    """The two classifiers, on everything in the buffer. Metrics."""
+    starts = [(list(t.steps[0].prompt_ids), t.reward) for t in buffer]
+    labels = {id(t): (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
+    states = [(list(t.steps[i].prompt_ids), labels[id(t)][i]) for t, i in pairs_of(buffer)]
+    return {
+        "losses/instruction_value_loss": fit(learner, "instruction", starts, args.instruction_updates, args),
+        "losses/step_value_loss": fit(learner, "step", states, args.step_updates, args),
+    }
+
+
+def fit(learner, name, examples, updates, args):
+    """Cross-entropy of a value on (token ids, label) examples; the mean loss."""
+    network, optimizer, pad_id = learner.values[name], learner.value_optimizers[name], learner.tokenizer.pad_token_id
+
+    def loss_sum(part):
+        logits = value_logits(network, [state for state, _ in part], pad_id)
+        labels = torch.tensor([label for _, label in part], device=logits.device)
+        return value_loss(logits, labels) * len(part)
+
+    network.train()
+    losses = []
+    for _ in range(updates):
+        items = drawn(examples, args, learner.rng)
+        sizes = [len(state) for state, _ in items]
+        loss, _ = llm.gradient_step(network, optimizer, items, sizes, loss_sum, len(items), args.micro_batch_tokens)
+        losses.append(loss)
+    network.eval()
+    return mean_loss(losses, "value")
+
+
+def update_actor(learner, trajectories, args):
+    """Maximum likelihood on the actions that passed both filters. Metrics."""
+    actor, pairs = learner.actor, pairs_of(trajectories)
+
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
+        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
+        logprobs = logprobs.sum(dim=1)  # [N] log pi of the whole action
+        advantages = torch.tensor([s.advantage for s in steps], device=logprobs.device)
+        return policy_loss(logprobs, advantages) * len(steps)
+
+    actor.train()
+    losses, norms, trained = [], [], 0
+    for _ in range(args.actor_updates):
+        batch = drawn(pairs, args, learner.rng)
+        items = [(t, i) for t, i in batch if t.steps[i].advantage > 0]  # the others add 0
+        trained += len(items)
+        if not items:
+            continue
+        lengths, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
+        loss, norm = llm.gradient_step(actor, learner.optimizer, items, lengths, loss_sum, len(batch), *options)
+        losses.append(loss)
+        norms.append(norm)
+        learner.updates += 1
+    actor.eval()
+    metrics = {"losses/trained_steps": trained, "losses/passed_trajectories": len(trajectories)}
+    if losses:
+        norm = torch.stack(norms).mean().item()
+        metrics |= {"losses/policy_loss": mean_loss(losses, "actor"), "losses/grad_norm": norm}
+    return metrics
+
+
+def fine_tune(learner, demos, args):
+    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    actor, tokenizer = learner.actor, learner.tokenizer
+    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+    pairs, rng = pairs_of(demos), random.Random(args.seed)
+
+    def loss_sum(part):
+        steps = [t.steps[i] for t, i in part]
+        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
+        return -logprobs.sum()
+
+    actor.train()
+    losses = []
+    for epoch in range(args.sft_epochs):
+        losses = []
+        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
+        for number, batch in enumerate(batches):
+            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
+            set_learning_rate(optimizer, args.sft_learning_rate * factor)
+            items = [pairs[i] for i in batch]
+            count = sum(len(t.steps[i].action_ids) for t, i in items)
+            loss, _ = llm.gradient_step(
+                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
+            )
+            losses.append(loss)
+    actor.eval()
+    return mean_loss(losses, "SFT")
+
+
+# ------------------------------------------------------------------------------------------------------------ the loop
+def draw(tasks, count, rng):
+    """`count` of the tasks at random, none a second time before all have had their turn."""
+    return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
+
+
+def run_round(learner, buffer, player, train_tasks, eval_tasks, args):
+    """A round: rollouts, all waited for; then the values, the filters and the actor."""
+    run = player.run
+    learner.iteration += 1
+    tasks, seed = draw(train_tasks, args.batch_trajectories, learner.rng), args.seed * 1000 + learner.iteration
+    rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
+    rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
+    for trajectory in rollouts:
+        trajectory.reward = float(bool(trajectory.verdict) and trajectory.outcome == "exit")
+    run.trajectories.append(rollouts)
+    player.steps += sum(len(t.steps) for t in rollouts)
+    buffer.extend(rollouts)
+    metrics = rollout_metrics(rollouts) | {"replay/size": len(buffer)}
+    with run.timer("training"):
+        metrics |= update_values(learner, buffer, args)
+        passed = filtered(learner, buffer, args)
+        set_advantages(learner, passed, args)
+        steps = [t.steps[i] for t, i in pairs_of(passed)]
+        metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
+        metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
+        metrics |= update_actor(learner, passed, args)
+    player.version += 1
+    player.publish(learner.actor)
+    if learner.iteration % args.eval_every == 0 and eval_tasks:
+        metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
+        names = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
+        run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names)
+    metrics |= player.metrics() | {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+    metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
+    run.log(metrics, player.steps)
+    if learner.iteration % args.save_every == 0:
+        save(learner, buffer, player)
+
+
+def evaluate(player, tasks, name, iteration):
+    """Greedy episodes at seeds that are the same for every run: (trajectories, metrics)."""
+    trajectories = player.play(tasks, 0.0, 1234, name, iteration)
+    player.run.trajectories.append(trajectories)
+    return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
+    """Supervised fine-tuning on demonstrations, and what the start can do: its test episodes."""
+    run, metrics, before, demos = player.run, {}, [], []
+    if args.demos:
+        demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
+    elif args.num_demos:
+        demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
+    if (args.demos or args.num_demos) and not demos:
+        raise UsageError("there is no demonstration of a success: --num-demos N, or --num-demos 0 for none")
+    if demos:
+        run.trajectories.append(demos)
+        run.say(f"{len(demos)} demonstrations of {len(pairs_of(demos))} steps: fine-tuning")
+        with run.timer("training"):
+            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
+    player.publish(learner.actor)
+    if args.test_before and test_tasks:
+        before, tested = evaluate(player, test_tasks, "test before", 0)
+        metrics |= tested
+        run.report("start", tested, "test_before/success")
+    make_learner(learner, args)
+    learner.iteration = 0
+    run.log({**metrics, "charts/iteration": 0}, player.steps)
+    save(learner, buffer, player)
+    return before
+
+
+def train(args, env, run, player, learner):
+    """Fine-tuning, the rounds, and the evaluations around them."""
+    torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        llm.use_threads(args.cpu_threads)
+    buffer = deque(maxlen=args.buffer_size)
+    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
+    eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
+    run.say(f"run folder {run.path}")
+    if run.resumed:
+        restore(learner, buffer, player, args)
+    before = [t for t in run.trajectories if t.policy == "test before"] if learner.iteration >= 0 else []
+    if learner.iteration < 0:
+        before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+    rounds = args.iterations
+    if args.total_trajectories:
+        rounds = min(rounds, math.ceil(args.total_trajectories / args.batch_trajectories))
+    while learner.iteration < rounds:
+        run_round(learner, buffer, player, train_tasks, eval_tasks, args)
+    if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
+        save(learner, buffer, player)
+    after, metrics = evaluate(player, test_tasks, "test after", learner.iteration)
+    run.log({**metrics, "charts/iteration": learner.iteration}, player.steps)
+    if after:
+        run.summary(before, after)
+    if parallel.is_main():
+        print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
+        print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+
+
+def tasks_of(env, split, args):
+    return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
+
+
+def some(tasks, count):
+    """So many of the tasks, spread evenly over all: neighbours in the list are alike."""
+    return [tasks[i * len(tasks) // count] for i in range(count)] if count < len(tasks) else tasks
+
+
+def main(args):
+    args.env_id = envs.full_name(args.env_id)
+    for name in "num_envs batch_trajectories batch_size iterations buffer_size micro_batch_tokens".split():
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    if not 0 <= args.filter_quantile <= 1 or not 0 <= args.gamma <= 1:
+        raise UsageError("--filter-quantile and --gamma must be from 0 to 1")
+    if args.engine and not args.lora_rank:
+        raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
+    if args.engine and args.lockstep:
+        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    if args.demos and not Path(args.demos).is_file():
+        raise UsageError(f"--demos {args.demos}: no such file")
+    parallel.start()
+    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
+    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
+    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
+        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
+    env = envs.make(args.env_id, screenshots=args.screenshots)
+    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
+
+        def prompt(instruction, steps, obs):
+            return agent_prompt(learner.tokenizer, instruction, steps, obs, args.prompt_format)
+
+        player = Player(
+            env,
+            learner.actor,
+            learner.tokenizer,
+            prompt,
+            run,
+            runner,
+            num_envs=args.num_envs,
+            max_new_tokens=args.max_new_tokens,
+            lockstep=args.lockstep,
+            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
+        )
+        try:
+            train(args, env, run, player, learner)
+        except (KeyboardInterrupt, TooManyFaults):
+            if run.latest() is None:
+                save(learner, (), player)
+            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
+            raise
+        finally:
+            runner.run(env.close())
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))

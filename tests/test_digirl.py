@@ -1,0 +1,140 @@
+"""digirl.py: its equations against slow computations, and whole runs on simulated phones: killed and resumed bit for
+bit, bad input."""
+
+import json
+import random
+import re
+import signal
+from collections import deque
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+import torch
+
+import digirl
+from common import checkpoint, llm
+from common.replay import TrajectoryStore
+from digirl import Args, Learner
+from tests.scripts import run_script
+from tests.test_demo import spread
+from tests.test_distrl import trajectory
+from tests.test_resume import KILLER
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--cpu-threads 1 --num-envs 4 --num-demos 12 --sft-epochs 1 --batch-trajectories 4 --iterations 3
+--max-steps 4 --eval-every 2 --eval-tasks 2 --test-tasks 2 --instruction-updates 1 --step-updates 1 --actor-updates 2
+--batch-size 8 --save-every 1 --lockstep""".split()
+
+
+def test_step_advantages_and_what_they_keep():
+    outcomes, values = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.6, 0.5, 0.0])
+    found = digirl.step_advantages(outcomes, values, 0.5, 0.05)
+    assert found.tolist() == pytest.approx([0.4 - 0.05 + 0.25, -0.1 - 0.05 + 0.5, -0.5 - 0.05 + 1 + 1])
+    failed = digirl.step_advantages(torch.zeros(3), values, 0.5, 0.05)
+    assert (failed > 0).tolist() == [True, False, False]  # where the value rises by more than the cost
+    logprobs = torch.tensor([-1.0, -2.0, -3.0], requires_grad=True)
+    loss = digirl.policy_loss(logprobs, failed)
+    assert loss.item() == pytest.approx(1 / 3)
+    loss.backward()
+    assert logprobs.grad.tolist() == pytest.approx([-1 / 3, 0.0, 0.0])
+
+
+def test_trajectories_that_went_better_than_expected_pass():
+    scores = digirl.trajectory_scores(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0.9, 0.2, 0.1, 0.8]))
+    assert scores.tolist() == pytest.approx([0.1, 0.8, -0.1, -0.8])
+    assert digirl.at_least_quantile(scores, 0.9).tolist() == [False, True, False, False]
+    assert digirl.at_least_quantile(scores, 0.0).all()
+    assert digirl.at_least_quantile(torch.zeros(3), 0.9).all()  # ties stay
+
+
+@pytest.fixture
+def learner():
+    torch.manual_seed(1)
+    made = Learner(*llm.load("assets/tiny"), random.Random(1))
+    digirl.make_learner(made, Args())
+    return made
+
+
+def test_values_learn_the_outcome_and_the_actor_what_passes(learner):
+    rng = random.Random(2)
+    buffer = deque(trajectory(rng, reward=float(k % 2), steps=2) for k in range(4))
+    args = Args(batch_size=16, instruction_updates=20, step_updates=20, actor_updates=5, cpu_threads=1, gamma=1.0,
+                learning_rate=1e-3, critic_learning_rate=3e-3, filter_quantile=0.5, adam_eps=1e-5)  # fmt: skip
+    digirl.make_learner(learner, args)
+    first = digirl.filtered(learner, buffer, args)
+    assert [t.reward for t in first] == [1.0, 1.0]  # every instruction has the value 0.5 still
+    losses = digirl.update_values(learner, buffer, args)
+    assert all(0 < loss < 0.69 for loss in losses.values())
+    starts = [list(t.steps[0].prompt_ids) for t in buffer]
+    values = digirl.values_of(learner, "instruction", starts, args).tolist()
+    assert max(values[0], values[2]) < min(values[1], values[3])
+    digirl.set_advantages(learner, first, args)
+    assert all(t.steps[-1].advantage > 0 for t in first)
+    pairs = [(t, 1) for t in first]
+
+    def score():
+        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in pairs])
+        with torch.no_grad():
+            return llm.token_logprobs(learner.actor, learner.tokenizer, prompts, actions)[0].sum().item()
+
+    before = score()
+    metrics = digirl.update_actor(learner, first, args)
+    assert metrics["losses/passed_trajectories"] == 2 and metrics["losses/trained_steps"] > 0 and score() > before
+
+
+def run_digirl(runs_dir, *flags, kill=None, code=0):
+    """`digirl.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
+    script = ["-c", KILLER.replace("webrl.py", "digirl.py"), *kill, "digirl.py"] if kill else ["digirl.py"]
+    done = run_script([*script, "--runs-dir", runs_dir, *SMALL, *flags])
+    assert done.returncode == (-signal.SIGKILL if kill else code), done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def metrics_of(run):
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
+
+
+def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    output = run_digirl(whole)
+    for part in ("demonstrations of", "Test success", "Episodes", "Plots"):
+        assert part in output
+    run_digirl(cut, "--resume", "auto", kill=("common.checkpoint", "save", 3))  # the second round is not saved
+    (run,) = cut.iterdir()
+    assert checkpoint.latest(run).state["counts"]["iteration"] == 1
+    run_digirl(cut, "--resume", "auto")
+    (expected,) = whole.iterdir()
+    assert metrics_of(run) == metrics_of(expected)
+    ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert list(TrajectoryStore(expected / "trajectories.jsonl")) == list(TrajectoryStore(run / "trajectories.jsonl"))
+    check_the_glossary({name for row in metrics_of(expected) for name in row})
+
+
+def check_the_glossary(names):
+    """docs/digirl.md explains every metric that is logged."""
+    text = (ROOT / "docs/digirl.md").read_text()
+    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
+    listed = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    while any("{" in name for name in listed):
+        listed = [part for name in listed for part in spread(name)]
+    assert not {name for name in names if not any(fnmatch(name, pattern) for pattern in listed)}
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--num-envs", "0"], "--num-envs must be at least 1"),
+        (["--filter-quantile", "2"], "--filter-quantile and --gamma must be from 0 to 1"),
+        (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
+        (["--env-id", "phone/mars"], "phone: groups: there are"),
+        (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),
+        (["--prompt-format", "chat"], "has no chat template"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, flags, said):
+    done = run_script(["digirl.py", "--runs-dir", str(tmp_path), *SMALL, *flags], timeout=120)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())  # nothing was begun

@@ -1,0 +1,495 @@
+"""distrl.py's equations against slow computations of their own, and its parts without Ray."""
+
+import asyncio
+import json
+import math
+import random
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import distrl
+from common import llm
+from common.errors import EnvFault, EnvHang, UsageError
+from common.evaluator import Album, Evaluator, Watched, served_model
+from common.replay import Step, Trajectory
+from distrl import Args, Learner, Look, ReplayBuffer
+from envs import Task
+
+REWARDS, VALUES = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.4, 0.6, 0.0])
+RATIOS = torch.tensor([0.5, 2.0, 0.8])
+
+
+def test_retrace_and_v_trace_on_known_numbers():
+    assert distrl.retrace(REWARDS, VALUES, RATIOS, 0.9, 0.9).tolist() == pytest.approx([0.483352, 0.3992, 0.4])
+    assert distrl.v_trace(REWARDS, VALUES, RATIOS, 0.9).tolist() == pytest.approx([0.2726, 0.428, 0.32])
+
+
+def numbers(low, high, size):
+    return st.lists(st.floats(low, high), min_size=size, max_size=size)
+
+
+episodes = st.integers(1, 8).flatmap(
+    lambda steps: st.tuples(numbers(-2, 2, steps), numbers(0, 1, steps + 1), numbers(0, 4, steps))
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(episodes, st.floats(0, 1), st.floats(0, 1))
+def test_retrace_is_its_double_sum(episode, gamma, lam):
+    rewards, values, ratios = (torch.tensor(one, dtype=torch.float64) for one in episode)
+    slow = []
+    for t in range(len(rewards)):
+        total = 0.0
+        for k in range(t, len(rewards)):
+            trace = math.prod(lam * min(1.0, ratios[i].item()) for i in range(t + 1, k + 1))
+            total += gamma ** (k - t) * trace * (rewards[k] + gamma * values[k + 1] - values[k]).item()
+        slow.append(total)
+    assert distrl.retrace(rewards, values, ratios, gamma, lam).tolist() == pytest.approx(slow, abs=1e-9)
+    found = distrl.advantages(rewards, values, gamma).tolist()
+    assert found == pytest.approx([(r + gamma * v - u).item() for r, v, u in zip(rewards, values[1:], values)])
+
+
+@settings(deadline=None, max_examples=60)
+@given(episodes, st.floats(0, 1))
+def test_v_trace_is_its_sum(episode, gamma):
+    rewards, values, ratios = (torch.tensor(one, dtype=torch.float64) for one in episode)
+    slow = []
+    for t in range(len(rewards)):
+        total = 0.0
+        for k in range(t, len(rewards)):
+            trace = math.prod(min(1.0, ratios[i].item()) for i in range(t, k))
+            error = (rewards[k] + gamma * values[k + 1] - values[k]).item()
+            total += gamma ** (k - t) * trace * min(1.0, ratios[k].item()) * error
+        slow.append(total)
+    assert distrl.v_trace(rewards, values, ratios, gamma).tolist() == pytest.approx(slow, abs=1e-9)
+
+
+def test_on_policy_with_full_traces_the_corrected_value_is_the_return():
+    ones = torch.ones(3)
+    corrected = VALUES[:-1] + distrl.retrace(REWARDS, VALUES, ones, 0.9, 1.0)
+    assert corrected.tolist() == pytest.approx([0.81, 0.9, 1.0])
+    assert distrl.returns(REWARDS, 0.9).tolist() == pytest.approx([0.81, 0.9, 1.0])
+    one_step = distrl.retrace(REWARDS, VALUES, ones, 0.9, 0.0)  # no trace: the TD error alone
+    assert one_step.tolist() == pytest.approx(distrl.td_errors(REWARDS, VALUES, 0.9).tolist())
+
+
+def test_rewards_are_the_outcome_the_return_from_the_next_step_and_the_penalties():
+    zeros = torch.zeros(3)
+    options = zeros, zeros, 0.5, 0.4, 1.0
+    assert distrl.shaped_rewards(REWARDS, *options).tolist() == pytest.approx([0.5, 1.0, 1.0])
+    assert distrl.shaped_rewards(zeros, *options).tolist() == [0.0, 0.0, 0.0]
+    assert distrl.released_rewards(REWARDS, *options).tolist() == pytest.approx([0.2, 0.45, 1.95])
+    repeats, invalid = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.0])
+    found = distrl.shaped_rewards(zeros, repeats, invalid, 0.5, 0.4, 1.0)
+    assert found.tolist() == pytest.approx([-1.0, -0.4, -0.8])
+
+
+def test_without_the_return_a_small_gamma_would_make_correct_steps_negative():
+    sure = torch.tensor([0.6, 0.6, 0.6, 0.0])
+    assert distrl.advantages(REWARDS, sure, 0.5)[1] < 0
+    shaped = distrl.shaped_rewards(REWARDS, torch.zeros(3), torch.zeros(3), 0.5, 0.4, 1.0)
+    assert all(distrl.advantages(shaped, sure, 0.5) > 0)
+
+
+def test_repetitions_need_the_same_action_on_the_same_screen():
+    assert distrl.repetitions(["a", "a", "a", "b", "a"], ["1", "1", "1", "1", "1"]) == [0, 1, 2, 0, 0]
+    assert distrl.repetitions(["a", "a", "a"], ["1", "2", "2"]) == [0, 0, 1]
+    assert distrl.repetitions([], []) == []
+
+
+def test_critic_targets_are_labels_and_corrected_values():
+    corrections = torch.tensor([0.3, -0.9, 5.0])
+    labels = distrl.critic_targets(REWARDS, VALUES, corrections, 0.0)
+    assert labels.tolist() == [1.0, 1.0, 1.0]
+    assert distrl.critic_targets(torch.zeros(3), VALUES, corrections, 0.0).tolist() == [0.0, 0.0, 0.0]
+    assert distrl.critic_targets(REWARDS, VALUES, corrections, 1.0).tolist() == pytest.approx([0.5, 0.0, 1.0])
+    assert distrl.critic_targets(REWARDS, VALUES, corrections, 0.5).tolist() == pytest.approx([0.75, 0.5, 1.0])
+
+
+def test_critic_loss_is_cross_entropy():
+    logits, targets = torch.tensor([0.3, -2.0]), torch.tensor([1.0, 0.25])
+    slow = 0.0
+    for logit, target in zip(logits.tolist(), targets.tolist()):
+        p = 1 / (1 + math.exp(-logit))
+        slow -= (target * math.log(p) + (1 - target) * math.log(1 - p)) / 2
+    assert distrl.critic_loss(logits, targets).item() == pytest.approx(slow)
+
+
+def test_policy_loss_is_eq_1_and_its_gradient_has_the_right_signs():
+    logprobs = torch.tensor([-1.0, -2.0, -0.5], requires_grad=True)
+    ratios, good = torch.tensor([0.5, 3.0, 1.0], requires_grad=True), torch.tensor([1.0, -0.4, 0.0])
+    loss = distrl.policy_loss(logprobs, ratios, good, -logprobs, 0.05)
+    slow = -(0.5 * 1.0 * -1.0 + 1.0 * -0.4 * -2.0) / 3 - 0.05 * (1.0 + 2.0 + 0.5) / 3
+    assert loss.item() == pytest.approx(slow)
+    loss.backward()
+    assert ratios.grad is None  # importance weights are weights
+    expected = [(-0.5 + 0.05) / 3, (0.4 + 0.05) / 3, 0.05 / 3]  # descent: up, down, and down for the entropy
+    assert logprobs.grad.tolist() == pytest.approx(expected)
+
+
+def test_priority_and_its_maxima():
+    errors, entropies = torch.tensor([0.5, -1.0]), torch.tensor([1.0, 3.0])
+    ratios = torch.tensor([0.4, 7.0])
+    found = distrl.trajectory_priority(errors, ratios, entropies, (2.0, 0.5, 0.1), 1.5, 4.0)
+    assert isinstance(found, float)
+    assert found == pytest.approx(2.0 * 0.75 / 1.5 + 0.5 * 0.7 + 0.1 * 2.0 / 4.0)
+    assert distrl.trajectory_priority(errors, ratios, entropies, (2.0, 0.5, 0.1), 0.0, 0.0) == pytest.approx(0.35)
+
+
+def test_sampling_probabilities():
+    found = distrl.sampling_probabilities(torch.tensor([1.0, 4.0, 0.0]))
+    assert found.tolist() == pytest.approx([1 / 3, 2 / 3, 0.0])
+    assert distrl.sampling_probabilities([1.0, 4.0], alpha=0.0).tolist() == [0.5, 0.5]
+    assert distrl.sampling_probabilities([1.0, 4.0], alpha=1.0).tolist() == pytest.approx([0.2, 0.8])
+    assert distrl.sampling_probabilities([0.0, 0.0]).tolist() == [0.5, 0.5]
+
+
+# --- the replay buffer and what is drawn
+
+
+def trajectory(rng, reward=0.0, steps=3, version=0, error=""):
+    """An episode of random tokens on different screens."""
+    task = Task("t", "general", "do it", 9)
+    made = Trajectory(task, rng.randrange(1000), 0, outcome="exit", verdict=reward, reward=reward)
+    for t in range(steps):
+        prompt = [rng.randrange(5, 300) for _ in range(rng.randrange(4, 20))]
+        action = [rng.randrange(5, 300) for _ in range(rng.randrange(1, 6))]
+        logprobs = [-rng.random() for _ in action]
+        made.steps.append(Step(prompt, action, logprobs, version, f"page {t}", f"action {t}", error=error, hash=str(t)))
+    return made
+
+
+def look(td=1.0, ratio=1.0, entropy=1.0, worth=0.5):
+    return Look([td], [ratio], [entropy], worth)
+
+
+WEIGHTS = (1.0, 0.0, 0.0)
+
+
+def test_the_buffer_is_a_circle():
+    buffer, rng = ReplayBuffer(3), random.Random(1)
+    made = [trajectory(rng) for _ in range(5)]
+    for one in made:
+        buffer.add(one)
+    assert [entry.trajectory for entry in buffer.entries] == [made[3], made[4], made[2]]
+
+
+def test_priorities_follow_the_largest_error_seen():
+    buffer, rng = ReplayBuffer(9), random.Random(1)
+    for _ in range(2):
+        buffer.add(trajectory(rng))
+    buffer.note(buffer.entries, [look(td=-2.0), look(td=1.0)], WEIGHTS, iteration=1)
+    assert [entry.priority for entry in buffer.entries] == [1.0, 0.5]
+    buffer.note(buffer.entries[1:], [look(td=4.0)], WEIGHTS, iteration=2)
+    assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [1.0, 1.0]  # the first: as it was
+    buffer.note(buffer.entries, [look(td=2.0), look(td=2.0)], WEIGHTS, iteration=3)
+    assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [0.5, 0.5]
+
+
+def test_draws_are_as_often_as_the_probabilities_say():
+    buffer, rng = ReplayBuffer(9), random.Random(1)
+    for _ in range(3):
+        buffer.add(trajectory(rng))
+    buffer.note(buffer.entries, [look(td=1.0), look(td=4.0), look(td=0.25)], WEIGHTS, iteration=1)
+    torch.manual_seed(1)
+    drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
+    shares = [drawn.count(entry) / 4000 for entry in buffer.entries]
+    assert shares == pytest.approx([1 / 3.5, 2 / 3.5, 0.5 / 3.5], abs=0.03)
+    drawn = [buffer.draw(buffer.entries, 1, alpha=0.0)[0] for _ in range(4000)]
+    assert [drawn.count(entry) / 4000 for entry in buffer.entries] == pytest.approx([1 / 3] * 3, abs=0.03)
+    assert len(buffer.draw(buffer.entries, 9, alpha=0.5)) == 3  # none twice
+    assert buffer.draw([], 9, alpha=0.5) == []
+    buffer.add(trajectory(rng))  # never looked at: as likely as the likeliest
+    drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
+    assert drawn.count(buffer.entries[3]) == pytest.approx(drawn.count(buffer.entries[1]), rel=0.15)
+
+
+def test_too_old_trajectories_are_not_drawn():
+    buffer, rng = ReplayBuffer(9), random.Random(1)
+    for version in (0, 3, 5):
+        buffer.add(trajectory(rng, version=version))
+    buffer.entries[2].trajectory.steps[0].version = 2  # the oldest step counts
+    assert buffer.usable(5, 0) == buffer.entries
+    assert buffer.usable(5, 2) == [buffer.entries[1]]
+    assert buffer.usable(5, 3) == buffer.entries[1:]
+
+
+def test_the_filter_keeps_what_is_above_the_quantile_and_what_is_unknown():
+    buffer, rng = ReplayBuffer(9), random.Random(1)
+    for _ in range(5):
+        buffer.add(trajectory(rng))
+    looks = [look(worth=worth) for worth in (0.1, 0.9, 0.5, 0.5)]
+    buffer.note(buffer.entries[:4], looks, WEIGHTS, iteration=1)
+    assert distrl.above_quantile(buffer.entries, 0.5) == [*buffer.entries[1:4], buffer.entries[4]]
+    assert distrl.above_quantile(buffer.entries, 0.0) == buffer.entries
+
+
+# --- the update
+
+
+ARGS = Args(gamma=0.9, filter_quantile=0.0, micro_batch_tokens=64, batch_size=8, beta=0.02, cpu_threads=1)
+
+
+@pytest.fixture(scope="module")
+def base():
+    return llm.load("assets/tiny")
+
+
+@pytest.fixture
+def learner(base):
+    torch.manual_seed(1)
+    made = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+    distrl.make_critics(made, ARGS)
+    for critic in made.critics.values():
+        torch.nn.init.normal_(critic["head"].weight, std=0.05)
+    return made
+
+
+def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
+    rng = random.Random(2)
+    trajectories = [trajectory(rng, reward=1.0, steps=4), trajectory(rng, steps=2, error="refused"), trajectory(rng)]
+    args = replace(ARGS, retrace_lambda=0.8, target_share=0.3)
+    looks = distrl.look_at(learner, trajectories, args)
+    for made, found in zip(trajectories, looks, strict=True):
+        values, ratios, entropies = [], [], []
+        for step in made.steps:  # alone, without padding
+            ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
+            with torch.no_grad():
+                logits = learner.actor(ids).logits[0].log_softmax(-1)
+                body = learner.critics["value"]["body"].model(ids[:, : len(step.prompt_ids)]).last_hidden_state[0, -1]
+                values.append(learner.critics["value"]["head"](body).sigmoid().item())
+            start = len(step.prompt_ids) - 1
+            logprob = sum(logits[start + k, token].item() for k, token in enumerate(step.action_ids))
+            ratios.append(min(1.0, math.exp(logprob - sum(step.logprobs))))
+            entropies.append(-logprob)
+        assert found.ratios == pytest.approx(ratios, rel=1e-3, abs=1e-9)
+        assert found.entropies == pytest.approx(entropies, rel=1e-4)
+        outcomes, zeros = torch.zeros(len(values)), torch.zeros(len(values))
+        outcomes[-1] = made.reward
+        invalid = torch.tensor([float(bool(step.error)) for step in made.steps])
+        rewards = distrl.shaped_rewards(outcomes, zeros, invalid, 0.9, 0.4, 1.0)
+        value = torch.tensor([*values, 0.0])
+        corrections = distrl.retrace(outcomes, value, torch.tensor(ratios), 0.9, 0.8)
+        ahead = torch.cat([(value[:-1] + corrections)[1:], torch.zeros(1)])
+        assert [step.advantage for step in made.steps] == pytest.approx(
+            (rewards + 0.9 * ahead - value[:-1]).tolist(), abs=1e-4
+        )
+        targets = distrl.critic_targets(outcomes, value, corrections, 0.3)
+        assert [step.value for step in made.steps] == pytest.approx(targets.tolist(), abs=1e-4)
+        assert found.td_errors == pytest.approx(distrl.td_errors(rewards, value, 0.9).tolist(), abs=1e-4)
+        end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
+        with torch.no_grad():
+            state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
+            assert found.worth == pytest.approx(learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4)
+
+
+def weights_of(model):
+    return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+
+
+def test_the_update_does_not_depend_on_micro_batches_or_padding(base):
+    ends = []
+    for tokens in (16, 100_000):
+        torch.manual_seed(1)
+        one = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+        args = replace(ARGS, micro_batch_tokens=tokens, adam_eps=1e-3)
+        distrl.make_critics(one, args)
+        rng = random.Random(3)
+        batch = [trajectory(rng, reward=float(k % 2), steps=1 + k) for k in range(4)]
+        metrics, looks = distrl.update(one, batch, batch[1:], 0, 0.0, args)
+        assert len(looks) == 7 and looks[1] is looks[4]
+        ends.append([*map(weights_of, (one.actor, *one.critics.values())), torch.tensor(metrics["losses/policy_loss"])])
+    for first, second in zip(*ends, strict=True):
+        assert torch.allclose(first, second, atol=1e-5)
+
+
+def test_the_terminal_step_is_trained_on(learner):
+    """Success is paid there: its log-prob rises, and without it nothing would change."""
+    args = replace(ARGS, beta=0.0, advantage_floor=0.0, invalid_penalty=9.0, learning_rate=1e-3, actor_epochs=3)
+    made = trajectory(random.Random(4), reward=1.0, steps=3, error="refused")
+    made.steps[-1].error = ""
+    before = weights_of(learner.actor)
+    (found,) = distrl.look_at(learner, [made], args)
+    assert [step.advantage > 0 for step in made.steps] == [False, False, True]  # the others' penalties
+    start = made.steps[-1].ref_logprob
+    metrics = distrl.update_actor(learner, [made], 0.0, args)
+    assert metrics["losses/trained_steps"] == 1 and not torch.equal(weights_of(learner.actor), before)
+    distrl.look_at(learner, [made], args)
+    assert made.steps[-1].ref_logprob > start
+
+
+def test_exact_entropy_is_that_of_the_tokens(learner):
+    pairs = [(t, i) for t in [trajectory(random.Random(5), steps=2)] for i in range(2)]
+    _, entropies = distrl.action_scores(learner.actor, pairs, learner.tokenizer, replace(ARGS, entropy="exact"))
+    for (made, i), entropy in zip(pairs, entropies.tolist(), strict=True):
+        step = made.steps[i]
+        ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
+        with torch.no_grad():
+            chances = learner.actor(ids).logits[0, len(step.prompt_ids) - 1 : -1].softmax(-1)
+        assert entropy == pytest.approx(-(chances * chances.log()).sum().item(), rel=1e-4)
+
+
+def test_variants_by_flag():
+    rng, ones = random.Random(6), torch.ones(3)
+    made, values = trajectory(rng, reward=1.0), VALUES
+    plain, _, errors = distrl.assess(made, values, ones, 1.0, replace(ARGS, retrace=False))
+    assert plain.tolist() == pytest.approx(errors.tolist())  # nothing is corrected
+    literal, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, corrected_baseline=True))
+    corrected = values + torch.cat([distrl.retrace(REWARDS, values, ones, 0.9, 0.95), torch.zeros(1)])
+    rewards = distrl.shaped_rewards(REWARDS, torch.zeros(3), torch.zeros(3), 0.9, 0.4, 1.0)
+    assert literal.tolist() == pytest.approx(distrl.advantages(rewards, corrected, 0.9).tolist())
+    traced, *_ = distrl.assess(made, values, RATIOS, 1.0, replace(ARGS, v_trace=True))
+    ahead = values[:-1] + distrl.v_trace(REWARDS, values, RATIOS, 0.9)
+    assert traced[0].item() == pytest.approx((rewards[0] + 0.9 * ahead[1] - values[0]).item())
+    signs, *_ = distrl.assess(made, values, ones, 0.0, replace(ARGS, binarise=True))
+    assert set(signs.tolist()) <= {0.0, 1.0}
+    digirl, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, algorithm="digirl", **distrl.DIGIRL))
+    slow = [v - u - 0.05 + r + g for u, v, r, g in zip([0.2, 0.4, 0.6], [0.4, 0.6, 0.0], [0, 0, 1], [0.81, 0.9, 1.0])]
+    assert digirl.tolist() == [float(a > 0) for a in slow]
+
+
+# --- who says that an episode succeeded, and faults
+
+
+def test_success_is_the_judges_or_the_checks_and_never_that_of_who_ran_out_of_steps():
+    made = trajectory(random.Random(7))
+    assert distrl.success_of(made) == 0.0
+    assert distrl.success_of(replace(made, judged=1.0)) == 1.0
+    assert distrl.success_of(replace(made, verdict=None)) is None
+    assert distrl.success_of(replace(made, judged=1.0, outcome="truncated")) == 0.0
+
+
+class Replies(BaseHTTPRequestHandler):
+    """A judge that says what it is told to say, and what it was asked."""
+
+    says, asked = [], []
+
+    def do_GET(self):
+        self.answer({"object": "list", "data": [{"id": "eye", "object": "model", "created": 0, "owned_by": "x"}]})
+
+    def do_POST(self):
+        Replies.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        text = Replies.says.pop(0)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        self.answer({"id": "1", "object": "chat.completion", "created": 0, "model": "eye", "choices": [choice]})
+
+    def answer(self, body):
+        data = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def judge_url():
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Replies)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1"
+    server.shutdown()
+
+
+async def test_the_evaluator_sees_the_last_screen_and_two_actions(judge_url):
+    evaluator = Evaluator(judge_url, served_model(judge_url, "--judge-url"), distrl.JUDGE_PROMPT)
+    Replies.says[:], Replies.asked[:] = (
+        ["Done. Status: success", "It is unsuccessful.\nStatus: failure", "who knows"],
+        [],
+    )
+    assert await evaluator.success('say "hi"', ["a", "b"], [b"\x89PNG1"]) == 1.0
+    assert await evaluator.success("x", ["a"], [b"\x89PNG1"]) == 0.0
+    with pytest.raises(EnvFault, match="neither success nor failure"):
+        await evaluator.success("x", ["a"], [b"\x89PNG1"])
+    first = Replies.asked[0]
+    text, picture = first["messages"][0]["content"]
+    assert first["model"] == "eye" and '"say \\"hi\\""' in text["text"] and '["a", "b"]' in text["text"]
+    assert picture["image_url"]["url"] == "data:image/png;base64,iVBORzE="
+    with pytest.raises(UsageError, match="--judge-url http://127.0.0.1:9/v1: no model"):
+        served_model("http://127.0.0.1:9/v1", "--judge-url")
+
+
+async def test_an_album_has_the_screen_after_the_last_action():
+    class Env:
+        async def reset(self, task, seed):
+            return {"screenshot": b"0"}, {}
+
+        async def step(self, action):
+            return {"screenshot": action.encode()}, 0.0, False, False, {}
+
+    album = Album()
+    env = Watched(Env(), album)
+    await env.reset(None)
+    for action in "121":
+        await env.step(action)
+    assert album.last(1) == [b"1"] and album.last(3) == [b"1", b"2", b"1"]
+
+
+class Phone:
+    """A phone of scripted faults: what `faults` has for an episode happens at its second action."""
+
+    def __init__(self, faults):
+        self.faults, self.played = faults, 0
+
+    async def reset(self, task, seed=0):
+        self.fault, self.count = self.faults.pop(0) if self.faults else None, 0
+        self.played += 1
+        return self.seen(), {"hash": "0"}
+
+    def seen(self):
+        return {"text": 'page "x"', "error": "", "url": "android://x", "title": "x", "screenshot": None}
+
+    async def step(self, action):
+        self.count += 1
+        if self.fault and self.count == 2:
+            raise self.fault
+        over = self.count == 3
+        return self.seen(), 0.0, over, False, {"hash": "0", "verdict": 1.0, "answer": ""} if over else {"hash": "0"}
+
+    async def close(self):
+        pass
+
+
+def worker_of(phone, monkeypatch):
+    monkeypatch.setattr(distrl, "make_env", lambda args, number: phone)
+    return distrl.RolloutWorker(replace(ARGS, phones_per_worker=1, max_new_tokens=3), 0)
+
+
+TASK = Task("t", "general", "do it", 5, config={})
+
+
+async def test_an_episode_that_ends_in_a_fault_is_played_again_and_counted(monkeypatch):
+    worker = worker_of(Phone([EnvFault("offline"), EnvHang("slow")]), monkeypatch)
+    played, pictures, log, waited = await worker.play(TASK, 1, 1.0)
+    assert played.verdict == 1.0 and len(played.steps) == 3 and log.faults == 2 and log.episodes == 3
+    assert played.attempt == 2 and pictures == {} and waited > 0
+
+
+async def test_a_task_that_is_nothing_but_faults_is_dropped(monkeypatch):
+    worker = worker_of(Phone([EnvFault("offline")] * 3), monkeypatch)
+    played, _, log, _ = await worker.play(TASK, 1, 1.0)
+    assert played is None and log.dropped == 1 and log.faults == 3
+
+
+async def test_a_worker_swaps_weights_between_two_batches_and_says_the_version(monkeypatch, base):
+    worker = worker_of(Phone([]), monkeypatch)
+    assert (await worker.complete([5, 6, 7], 1, 0.0)).version == -1
+    weights = {name: torch.zeros_like(p) for name, p in base[0].named_parameters()}
+
+    async def fetched(value):
+        await asyncio.sleep(0.01)
+        return value
+
+    assert await worker.pull([fetched(weights)], 3) > 0
+    assert worker.version == 3 and not any(p.any() for p in worker.model.parameters())
+    await worker.pull([fetched({})], 2)  # came late
+    answers = await asyncio.gather(*(worker.complete([5, 6, 7], seed, 1.0) for seed in range(3)))
+    assert worker.version == 3 and {answer.version for answer in answers} == {3}

@@ -1,0 +1,169 @@
+"""distrl.py whole: real Ray, simulated phones; its worker killed, the host killed and resumed; in step; bad input."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import psutil
+import pytest
+
+from common.checkpoint import latest
+from common.replay import TrajectoryStore
+from common.run import read_metrics
+from tests.scripts import run_script
+from tests.test_demo import spread
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--env-id phone/general --phones-per-worker 4 --iterations 3 --eval-every 2 --save-every 1 --test-tasks 0
+--eval-tasks 2 --warmup-trajectories 6 --batch-trajectories 6 --refresh-every 2 --max-steps 4""".split()
+
+
+def start(folder, *flags):
+    command = [sys.executable, "distrl.py", "--runs-dir", str(folder), *SMALL, *flags]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, timeout=300):
+    out, err = process.communicate(timeout=timeout)
+    assert process.returncode == 0, err[-3000:]
+    return out
+
+
+def run_of(folder):
+    (run,) = Path(folder).iterdir()
+    return run
+
+
+def iterations(run):
+    return [row for row in read_metrics(run) if "charts/updates" in row]
+
+
+def rollouts_of(run):
+    return [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run from demonstrations to the summary: (its folder, its output)."""
+    folder = tmp_path_factory.mktemp("whole")
+    flags = "--num-demos 24 --test-tasks 2 --screenshots --advantage-floor -1 --filter-quantile 0.2 --beta 0.01".split()
+    out = finish(start(folder, *flags, "--replay-ratio", "0"))
+    return run_of(folder), out
+
+
+@pytest.fixture(scope="module")
+def trained(whole):
+    """Flags that start from what that run ended with."""
+    return "--num-demos", "0", "--model-id", str(latest(whole[0]).folder("actor")), "--preset", "tiny"
+
+
+def test_a_run_from_demonstrations_to_the_summary(whole):
+    run, out = whole
+    assert "demonstrations of" in out and "Test success" in out and "iteration 2" in out
+    rows = iterations(run)
+    assert [row["charts/iteration"] for row in rows] == [1, 2, 3]
+    assert all(0 <= row["staleness/mean"] <= row["staleness/max"] for row in rows)
+    assert all(row["rollout/faults"] == row["rollout/lost"] == 0 and row["perf/workers"] == 1 for row in rows)
+    assert all(row["losses/trained_steps"] > 0 and row["losses/grad_norm"] > 0 for row in rows)
+    assert max(row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row) < 1e-4
+    assert sum(row.get("perf/transfers", 0) for row in rows) >= 2
+    rollouts = rollouts_of(run)
+    assert len(rollouts) == rows[-1]["charts/trajectories"] >= 6
+    assert len({t.place for t in rollouts}) == len({t.seed for t in rollouts}) == len(rollouts)
+    for trajectory in rollouts:
+        assert 1 <= len(trajectory.steps) <= 4 and trajectory.reward in (0.0, 1.0)
+        for step in trajectory.steps:
+            assert (run / step.screenshot).is_file() and len(step.logprobs) == len(step.action_ids)
+    lines = [json.loads(line) for line in (run / "timeline.jsonl").read_text().splitlines()]
+    assert {line["place"] for line in lines} >= {t.place for t in rollouts}
+    assert all(line["begun"] < line["ended"] for line in lines)
+
+
+def test_the_page_of_docs_lists_every_metric(whole):
+    text = (ROOT / "docs/distrl.md").read_text()
+    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
+    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
+    while any("{" in name for name in names):
+        names = [part for name in names for part in spread(name)]
+    unexplained = {n for row in read_metrics(whole[0]) for n in row if not any(fnmatch(n, name) for name in names)}
+    assert not unexplained
+
+
+def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
+    flags = "--iterations", "5", "--replay-ratio", "1", "--eval-every", "1"
+    process = start(tmp_path, *trained, *flags)
+    for line in process.stdout:
+        if line.startswith("iteration 1,"):
+            (worker,) = workers_of(process.pid)
+            worker.kill()
+        if line.startswith("iteration 3,"):
+            break
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    run = run_of(tmp_path)
+    rows = iterations(run)
+    assert rows[-1]["rollout/faults"] >= 1 and rows[-1]["perf/workers"] == 1  # the worker's end, and another one there
+    assert latest(run).state["counts"]["iteration"] in (2, 3)
+    finish(start(tmp_path, *flags, "--resume", str(run)))
+    rows = iterations(run)
+    assert [row["charts/iteration"] for row in rows] == [1, 2, 3, 4, 5]
+    received = [row["charts/trajectories"] for row in rows]
+    assert received == sorted(received) and received[-1] >= 30
+    rollouts = rollouts_of(run)
+    assert len(rollouts) == received[-1] and all(t.outcome == "exit" or len(t.steps) == 4 for t in rollouts)
+    gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]
+    assert gaps and max(gaps) < 1e-4  # new workers have the newest weights, not the base's
+
+
+def workers_of(pid):
+    found = []
+    for child in psutil.Process(pid).children(recursive=True):
+        try:
+            found += [child] if "ray::RolloutWorker" in " ".join(child.cmdline()[:1]) else []
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp_path, trained):
+    flags = *trained, "--sync", "--replay-ratio", "1", "--iterations", "3", "--algorithm", "filtered-bc"
+    process = start(tmp_path, *flags, "--phone-delay", "0.05", "--learning-rate", "1e-3")
+    finish(process)
+    run = run_of(tmp_path)
+    assert [row["charts/iteration"] for row in iterations(run)] == [1, 2, 3]
+    rounds = {}
+    for trajectory in rollouts_of(run):
+        rounds.setdefault(trajectory.place // 4, []).append({step.version for step in trajectory.steps})
+    for number, versions in rounds.items():
+        assert len(versions) == 4 and all(one == versions[0] and len(one) == 1 for one in versions), number
+    lines = [json.loads(line) for line in (run / "timeline.jsonl").read_text().splitlines()]
+    for number in list(rounds)[1:]:
+        last = max(line["ended"] for line in lines if line["place"] // 4 == number - 1)
+        assert min(line["begun"] for line in lines if line["place"] // 4 == number) >= last
+
+
+@pytest.mark.parametrize(
+    "flags, said",
+    [
+        (["--num-workers", "0"], "--num-workers must be at least 1"),
+        (["--retrace-lambda", "1.5"], "--retrace-lambda must be from 0 to 1"),
+        (["--sync", "--replay-ratio", "0"], "--sync needs --replay-ratio"),
+        (["--buffer-size", "4"], "--buffer-size must hold at least --batch-trajectories"),
+        (["--env-id", "mars"], "there is no such environment"),
+        (["--env-id", "phone/mars"], "phone: groups: there are"),
+        (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),
+        (["--judge-url", "http://127.0.0.1:9/v1"], "--judge-url http://127.0.0.1:9/v1: no model is served there"),
+        (["--prompt-format", "chat"], "has no chat template"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, flags, said):
+    done = run_script(["distrl.py", "--runs-dir", str(tmp_path), *SMALL, *flags], timeout=120)
+    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
+    assert not list(tmp_path.iterdir())  # nothing was begun
