@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import browser, controller, gpu_webrl, memory, phone, throughput
+from benchmarks import browser, collection, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
@@ -212,3 +212,23 @@ def test_the_best_possible_throughput_of_hand_made_schedules():
     assert best([1.0, 3.0], [0.5], 2) == 3.5  # the slower member of the group
     assert best([1.0], [5.0, 5.0, 5.0], 2) == 16.0  # the learner is what takes time
     assert best([2.0], [0.0] * 10, 0) == best([2.0], [0.0] * 10, 2) == 20.0
+
+
+def collection_line(trajectories, length):
+    return {"trajectories": trajectories, "seconds": 60.0, "waiting_for_model": 0.25, "ended": [1.0] * trajectories} | {
+        "shortest": 1.0,
+        "longest": length,
+    }
+
+
+def test_the_tables_of_collected_trajectories(tmp_path):
+    args = collection.Args(phones=(8,), sigmas=(0.3, 1.0), scaling=(1, 4, 8))
+    wanted = collection.cells(args)
+    assert len(wanted) == len(set(wanted)) == 6 and (8, 0.3, False) in wanted
+    counts = {(8, 0.3, False): 72, (8, 0.3, True): 48, (1, 0.3, False): 10, (4, 0.3, False): 39}
+    found = {cell: collection_line(count, 2.5) for cell, count in counts.items()}
+    table = collection.collection_table(found, args).splitlines()
+    assert table[2:] == ["| 8 | 2.5 times (sigma 0.3) | 72 | 48 | 1.50 | 25% |"]  # sigma 1 has not been measured
+    assert collection.scaling_rows(found, args) == [(1, 10.0, 1.0), (4, 39.0, 0.975), (8, 72.0, 0.9)]
+    collection.draw(found, args, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 5000
