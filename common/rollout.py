@@ -262,9 +262,9 @@ class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
     `prompt(instruction, steps, obs) -> token ids`; `read_action(answer)` is the environment's action in what the model
-    answers, `write_action(action, thought, obs)` the answer that a demonstration gives; `generate` is `llm.generate` or
-    one like it. `model` is read at every call, so training it in place is enough. `version` is written into every step;
-    the caller counts it up when it changes the model.
+    answers, `write_action(action, thought, obs)` the answer that a demonstration gives; `generate` is one like
+    `llm.generate`, which is the default. `model` is read at every call, so training it in place is enough. `version` is
+    written into every step; the caller counts it up when it changes the model.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Player:
         engine=None,
         read_action=str,
         write_action=lambda action, thought, obs: action,
-        generate=llm.generate,
+        generate=None,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
@@ -306,7 +306,7 @@ class Player:
 
         def generate(prompts, seeds):
             with self.run.timer("generation"):
-                return self.generate(
+                return (self.generate or llm.generate)(
                     self.model, self.tokenizer, prompts, seeds, temperature, self.max_new_tokens, self.version
                 )
 

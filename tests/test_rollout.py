@@ -253,7 +253,10 @@ def test_a_task_that_occurs_twice_is_played_in_two_ways():
 
 def demonstrated(env, task):
     """The oracle's episode of a real environment, and what plays its actions from any step on."""
-    demo = asyncio.run(rollout.demonstrate(env, task, lambda i, steps, obs: [len(steps)], lambda text: [1], write))
+    from crps import read_action
+
+    said = lambda text: [1], write, None, read_action
+    demo = asyncio.run(rollout.demonstrate(env, task, lambda i, steps, obs: [len(steps)], *said))
     answers = [step.action for step in demo.steps]
 
     async def follow(prompt_ids, seed):
