@@ -32,6 +32,7 @@ import envs
 from common import fsdp, llm, parallel
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
+from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import Trajectory, read_demos
 from common.rollout import Player
 from common.run import Run, parse_args, run_main
@@ -528,26 +529,6 @@ def make_optimizer(model, learning_rate, args):
     return torch.optim.AdamW(
         parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
     )
-
-
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
-    if progress < warmup:
-        return (progress + 1e-3) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def set_learning_rate(optimizer, rate):
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def mean_loss(losses, what):
-    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
-    mean = torch.stack(losses).mean().item() if losses else math.nan
-    if losses and not math.isfinite(mean):
-        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
-    return mean
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts

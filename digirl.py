@@ -24,8 +24,10 @@ import torch.nn.functional as F
 
 import envs
 from common import fsdp, llm, parallel
+from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
+from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos
 from common.rollout import Player
 from common.run import Run, parse_args, run_main
@@ -287,31 +289,6 @@ def make_learner(learner, args):
     learner.value_optimizers = {name: make_optimizer(v, rate, args) for name, v in learner.values.items()}
 
 
-def make_critic(actor):
-    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
-    model = llm.copy_network(actor)
-    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
-    torch.nn.init.zeros_(head.weight)
-    torch.nn.init.zeros_(head.bias)
-    return torch.nn.ModuleDict({"body": model, "head": head})
-
-
-def value_logits(critic, prompts, pad_id):
-    """V's logit for each state (prompt token ids): [N]."""
-    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
-    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
-    return critic["head"](last.float()).squeeze(-1)
-
-
-def state_values(critic, prompts, pad_id, args):
-    """V of each state, without gradient: a list of floats."""
-
-    def value(batch):
-        return value_logits(critic, batch, pad_id).sigmoid()
-
-    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_tokens)
-
-
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -320,26 +297,6 @@ def make_optimizer(model, learning_rate, args):
     return torch.optim.AdamW(
         parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
     )
-
-
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
-    if progress < warmup:
-        return (progress + 1e-3) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def set_learning_rate(optimizer, rate):
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def mean_loss(losses, what):
-    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
-    mean = torch.stack(losses).mean().item() if losses else math.nan
-    if losses and not math.isfinite(mean):
-        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
-    return mean
 
 
 def pairs_of(trajectories):
@@ -396,7 +353,8 @@ Before it, say in a line what the element is (# Element: ...)."""
 
 # --------------------------------------------------------------------------------------------------------- the updates
 def values_of(learner, name, states, args):
-    return torch.tensor(state_values(learner.values[name], states, learner.tokenizer.pad_token_id, args))
+    pad_id = learner.tokenizer.pad_token_id
+    return torch.tensor(state_values(learner.values[name], states, pad_id, args.micro_batch_tokens))
 
 
 def filtered(learner, trajectories, args):

@@ -38,8 +38,10 @@ import torch.nn.functional as F
 import envs
 from common import llm, orm, parallel, vlm
 from common.cluster import start_ray
+from common.critic import make_critic, state_values, value_logits
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
+from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import append_lines, read_demos
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
@@ -756,7 +758,9 @@ class System:
         self.allowed = self.begun = self.ended = self.lost = 0
         self.again, self.queue = [], deque()
         self.playing, self.times, self.timeline, self.transfers = 0, deque(maxlen=RECENT), [], []
-        self.loop, self.wake, self.thread = None, None, threading.Thread(target=self._serve, daemon=True)
+        # in the thread that plays: something may begin; a worker may have older weights than there are
+        self.wake = self.newer = self.loop = None
+        self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
 
     def _start_worker(self, number):
@@ -768,7 +772,7 @@ class System:
 
     def _serve(self):
         async def slots():
-            self.loop, self.wake = asyncio.get_running_loop(), asyncio.Event()
+            self.wake, self.newer, self.loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
             async with asyncio.TaskGroup() as group:
                 others = [group.create_task(self._hand_out(number)) for number in range(len(self.parts))]
                 others.append(group.create_task(self._show_status()))
@@ -815,8 +819,10 @@ class System:
         while not self.stopping:
             with self.changed:
                 part, weights, version = self.parts[number], self.weights, self.version
+                if part.version == version:
+                    self.newer.clear()
             if part.version == version:
-                await asyncio.sleep(0.05)
+                await self.newer.wait()
                 continue
             try:
                 took = await part.actor.pull.remote([weights], version)
@@ -881,6 +887,7 @@ class System:
         if self.parts[number] is part:  # the first that notices
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
             self.parts[number] = Part(self._start_worker(number))
+            self.newer.set()
 
     def _listed(self, index, outcome, slot, begun):
         trajectory, pictures, log, _ = outcome
@@ -928,6 +935,7 @@ class System:
         with contextlib.suppress(RuntimeError):  # the thread has ended
             if self.loop is not None:
                 self.loop.call_soon_threadsafe(self.wake.set)
+                self.loop.call_soon_threadsafe(self.newer.set)
 
     def play_each(self, call, count):
         """What came of `call(worker, index)` for 0 to count - 1, those that were not dropped: (trajectory, screenshots)
@@ -970,6 +978,7 @@ class System:
         """The trained weights are this version from now on: every worker fetches them when it can."""
         with self.changed:
             self.weights, self.version = self.ray.put(vlm.trained(model)), version
+        self._notify()
 
     def settle(self):
         """Wait until every worker that plays has the newest weights."""
@@ -1036,31 +1045,6 @@ def make_critics(learner, args):
         learner.critic_optimizers = {name: make_optimizer(c, rate, args) for name, c in learner.critics.items()}
 
 
-def make_critic(actor):
-    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first (V = 0.5)."""
-    model = llm.copy_network(actor)
-    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
-    torch.nn.init.zeros_(head.weight)
-    torch.nn.init.zeros_(head.bias)
-    return torch.nn.ModuleDict({"body": model, "head": head})
-
-
-def value_logits(critic, prompts, pad_id):
-    """V's logit for each state (prompt token ids): [N]."""
-    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
-    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
-    return critic["head"](last.float()).squeeze(-1)
-
-
-def state_values(critic, prompts, pad_id, args):
-    """V of each state, without gradient: a list of floats."""
-
-    def value(batch):
-        return value_logits(critic, batch, pad_id).sigmoid()
-
-    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], args.micro_batch_tokens)
-
-
 def terminal_state(trajectory, kind):
     """What V_traj sees, as token ids: the last screen and the last action, or the first screen."""
     last = trajectory.steps[-1]
@@ -1071,26 +1055,6 @@ def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
-
-
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
-    if progress < warmup:
-        return (progress + 1e-3) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def set_learning_rate(optimizer, rate):
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def mean_loss(losses, what):
-    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
-    mean = torch.stack(losses).mean().item() if losses else math.nan
-    if losses and not math.isfinite(mean):
-        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
-    return mean
 
 
 def pairs_of(trajectories):
@@ -1162,9 +1126,9 @@ def look_at(learner, trajectories, args):
 
     scores = iter(llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
     states = [list(t.steps[i].prompt_ids) for t, i in pairs]
-    values = iter(state_values(learner.critics["value"], states, pad_id, args))
+    values = iter(state_values(learner.critics["value"], states, pad_id, args.micro_batch_tokens))
     ends = [terminal_state(t, args.trajectory_value) for t in trajectories]
-    worths = state_values(learner.critics["trajectory"], ends, pad_id, args)
+    worths = state_values(learner.critics["trajectory"], ends, pad_id, args.micro_batch_tokens)
     looks = []
     for trajectory, worth in zip(trajectories, worths, strict=True):
         steps = trajectory.steps

@@ -38,6 +38,7 @@ from common import llm, parallel, vlm
 from common.cluster import start_ray
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
+from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import TrajectoryStore, append_lines
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
@@ -784,7 +785,7 @@ class System:
 
     def _serve(self):
         async def slots():
-            self.loop, self.wake = asyncio.get_running_loop(), asyncio.Event()
+            self.wake, self.loop = asyncio.Event(), asyncio.get_running_loop()
             async with asyncio.TaskGroup() as group:
                 status = group.create_task(self._show_status())
                 playing = [
@@ -1040,26 +1041,6 @@ def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
-
-
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
-    if progress < warmup:
-        return (progress + 1e-3) / warmup
-    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
-
-
-def set_learning_rate(optimizer, rate):
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def mean_loss(losses, what):
-    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
-    mean = torch.stack(losses).mean().item() if losses else math.nan
-    if losses and not math.isfinite(mean):
-        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
-    return mean
 
 
 def pairs_of(trajectories):

@@ -81,8 +81,7 @@ def collect(args, phones, sigma, sync):
     try:
         system.publish(llm.load(own.model_id)[0], 0)
         system.settle()
-        while sum(part.version == 0 for part in system.parts) < own.num_workers:
-            wait(system, lambda: False, 0.2)
+        wait(system, lambda: all(part.version == 0 for part in system.parts), 600)
         begin = time.time()
         end = begin + args.seconds
         while time.time() < end:

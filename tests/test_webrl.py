@@ -317,7 +317,9 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
-    after = webrl.state_values(learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args)
+    after = webrl.state_values(
+        learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args.micro_batch_tokens
+    )
     assert after != [0.5] * len(after)  # it was updated in both orders
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
 
