@@ -600,6 +600,8 @@ def main(args):
     for name in "num_envs batch_trajectories batch_size iterations buffer_size micro_batch_tokens".split():
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    if args.total_trajectories < 0 or args.num_demos < 0:
+        raise UsageError("--total-trajectories and --num-demos must not be negative")
     if not 0 <= args.filter_quantile <= 1 or not 0 <= args.gamma <= 1:
         raise UsageError("--filter-quantile and --gamma must be from 0 to 1")
     if args.engine and not args.lora_rank:

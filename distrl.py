@@ -1650,6 +1650,9 @@ def main(args):
     for name in "retrace_lambda target_share filter_quantile gamma".split():
         if not 0 <= getattr(args, name) <= 1:
             raise UsageError(f"--{name.replace('_', '-')} must be from 0 to 1")
+    for name in "total_trajectories train_seconds replay_ratio max_staleness num_demos warmup_trajectories".split():
+        if getattr(args, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if args.buffer_size < args.batch_trajectories:
         raise UsageError("--buffer-size must hold at least --batch-trajectories")
     if args.sync and args.replay_ratio <= 0:

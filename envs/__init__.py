@@ -79,6 +79,8 @@ def full_name(env_id):
     return f"{name}-v{NEWEST[name]}{slash}{part}" if name in NEWEST else env_id
 
 
+# What a script may ask of any environment, and a phone has no use for: it has no browser, and its screens are short.
+PAGE_OPTIONS = "port", "page_tokens", "count_tokens", "real_input"
 SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
 
 
@@ -98,6 +100,8 @@ def make(env_id, **options):
     and `tasks`) with `serials`: your own phones and emulators, see envs/phone. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
+    if env_id.startswith("phone"):
+        options = {name: value for name, value in options.items() if name not in PAGE_OPTIONS}
     if env_id.startswith("webarena"):
         options["tasks"] = site.pop("tasks", "")  # training instructions
     name, _, path = env_id.partition(":")
@@ -119,7 +123,7 @@ def make(env_id, **options):
             raise UsageError("your own phones: --env-id phone:FILE --serials NAME.. (docs/android.md has an example)")
         if options.pop("phone_delay", 0) not in (0, "0", ""):
             raise UsageError("phone_delay is for simulated phones: yours take the time that they take")
-        for other in ("port", "viewport", "phone_spread"):
+        for other in ("viewport", "phone_spread"):
             options.pop(other, None)
         return attached(path, **options)
     if options.pop("serials", ()):
@@ -157,7 +161,6 @@ def make(env_id, **options):
 
         if full_name(name) not in ("phone-v1", "phone-adb-v1"):
             raise UsageError(f"--env-id {env_id}: there are phone-v1 and phone-adb-v1")
-        options.pop("port", None)
         return simulated(part.split("+") if part else None, adb=name.startswith("phone-adb"), **options)
     if full_name(name).partition("-v")[0] in NEWEST:
         from envs.arena import VERSIONS, Arena

@@ -126,6 +126,7 @@ def check_the_glossary(names):
 @pytest.mark.parametrize(
     "flags, said",
     [
+        (["--total-trajectories", "-1"], "--total-trajectories and --num-demos must not be negative"),
         (["--num-envs", "0"], "--num-envs must be at least 1"),
         (["--filter-quantile", "2"], "--filter-quantile and --gamma must be from 0 to 1"),
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),

@@ -174,10 +174,6 @@ def make_env(args, settings, format, count_tokens):
     """The environment, with what only web pages need."""
     if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
         return envs.make(args.env_id, format=format)
-    if args.env_id.startswith("phone"):
-        return envs.make(
-            args.env_id, screenshots=args.screenshots, **({"serials": args.serials} if args.serials else {})
-        )
     return envs.make(
         args.env_id,
         format=format,
@@ -185,6 +181,7 @@ def make_env(args, settings, format, count_tokens):
         count_tokens=count_tokens,
         real_input=args.real_input,
         screenshots=args.screenshots,
+        serials=args.serials,
     )
 
 
@@ -249,11 +246,9 @@ def make_seeing(args, model_id, settings):
     model, processor = vlm.load(model_id)
     if args.prompt_format != "auto":
         settings = settings | {"prompt_format": args.prompt_format}
-    needs = eyes(settings)
+    needs = eyes(settings) | {"real_input": args.real_input, "serials": args.serials}
     if any(args.viewport):
         needs["viewport"] = tuple(args.viewport)
-    if not args.env_id.startswith("phone"):
-        needs["real_input"] = args.real_input
 
     def generate(model, tokenizer, *settings):
         return vlm.generate(model, processor, *settings)
