@@ -5,11 +5,11 @@ docs/gpu.md says how to start one. The log-probs at sampling are the server's ow
 ours.
 """
 
-import base64
 from pathlib import Path
 
 from common import llm
 from common.errors import EnvFault, UsageError
+from common.screen import message_part
 
 
 class Engine:
@@ -95,11 +95,7 @@ class Engine:
 
 def _part(part, pictures):
     """A part of a message for the API: a picture's place becomes the picture."""
-    if part["type"] != "image":
-        return part
-    data = next(pictures)
-    kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
-    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(data).decode()}"}}
+    return message_part(next(pictures)) if part["type"] == "image" else part
 
 
 class EnginePolicy:

@@ -4,13 +4,13 @@ The question is the script's: `prompt` has {task} and {actions}, and asks for a 
 failure". Task and actions stand in it as JSON strings, so that nothing in them can pass for a part of the question.
 """
 
-import base64
 import hashlib
 import json
 import re
 
 from common import llm
 from common.errors import EnvFault, UsageError
+from common.screen import message_part
 
 STATUS = re.compile(r"\bstatus\W{1,8}(success|failure)\b", re.IGNORECASE)  # whole words: "unsuccessful" is none
 
@@ -31,7 +31,7 @@ class Evaluator:
 
         task, actions = (json.dumps(given, ensure_ascii=False) for given in (instruction, actions))
         text = {"type": "text", "text": self.prompt.format(task=task, actions=actions)}
-        parts = [{"type": "image_url", "image_url": {"url": data_url(screen)}} for screen in screens]
+        parts = map(message_part, screens)
         messages = [{"role": "user", "content": [text, *parts]}]
         try:
             reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
@@ -51,11 +51,6 @@ def served_model(url, flag):
         return openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=1).models.list().data[0].id
     except (openai.OpenAIError, IndexError) as error:
         raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
-
-
-def data_url(picture):
-    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"
 
 
 class Album:

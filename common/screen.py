@@ -3,6 +3,7 @@
 Models name places by whole numbers from 0 to 1000, left to right and top to bottom, whatever size they see a page in.
 """
 
+import base64
 import io
 
 from PIL import Image, ImageDraw, ImageFont
@@ -25,6 +26,12 @@ def encode(picture, size=None, format="PNG", quality=85):
     out = io.BytesIO()
     image.save(out, format, **({"quality": quality} if format == "JPEG" else {"compress_level": 1}))
     return out.getvalue()
+
+
+def message_part(picture):
+    """The picture, a PNG or JPEG file's bytes, as a part of a chat message for OpenAI-compatible servers."""
+    kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
+    return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"}}
 
 
 def load(picture):

@@ -100,6 +100,9 @@ def make(env_id, **options):
     and `tasks`) with `serials`: your own phones and emulators, see envs/phone. Raises UsageError for an unknown name.
     """
     site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
+    serials = options.pop("serials", ())
+    if serials and not env_id.startswith("phone"):
+        raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
     if env_id.startswith("phone"):
         options = {name: value for name, value in options.items() if name not in PAGE_OPTIONS}
     if env_id.startswith("webarena"):
@@ -115,18 +118,18 @@ def make(env_id, **options):
             raise UsageError(f"--env-id {name} needs --tasks FILE (docs/{page}.md has an example)")
         options.pop("port", None)  # of a server that we start
         return (Site if name == "site" else WebGym)(path, **site, **options)
-    if name == "phone" and (path or site.get("tasks") or options.get("serials")):
+    if name == "phone" and (path or site.get("tasks") or serials):
         from envs.phone import attached
 
         path = site.pop("tasks", "") or path
-        if not path or not options.get("serials"):
+        if not path or not serials:
             raise UsageError("your own phones: --env-id phone:FILE --serials NAME.. (docs/android.md has an example)")
         if options.pop("phone_delay", 0) not in (0, "0", ""):
             raise UsageError("phone_delay is for simulated phones: yours take the time that they take")
         for other in ("viewport", "phone_spread"):
             options.pop(other, None)
-        return attached(path, **options)
-    if options.pop("serials", ()):
+        return attached(path, serials, **options)
+    if serials:
         raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
     if given := [name for name in SITE_OPTIONS[:-1] if site.get(name)]:
         raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site and webgym, not {env_id}")

@@ -7,7 +7,6 @@ in them can pass for a part of the question, and a reply is read for its verdict
 """
 
 import asyncio
-import base64
 import io
 import itertools
 import json
@@ -16,6 +15,7 @@ import re
 from dataclasses import dataclass
 
 from common.errors import Blocked, BudgetSpent, EnvFault, UsageError
+from common.screen import message_part
 from envs.webarena_judge import connect
 
 SECONDS, TRIES, BACK_OFF = 120, 4, 1.0  # for one reply; replies asked for before it is a fault; s before the second
@@ -166,7 +166,7 @@ class RubricJudge:
         """Whether the verdict is YES. Raises EnvFault after TRIES replies without one, BudgetSpent."""
         import openai
 
-        content = [{"type": "text", "text": question}, *map(_image, screenshots)]
+        content = [{"type": "text", "text": question}, *map(message_part, screenshots)]
         turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
         problem = ""
         for number in range(TRIES):
@@ -209,10 +209,6 @@ def _cap(name):
 
 def _quote(value):
     return json.dumps(value, ensure_ascii=False)
-
-
-def _image(png):
-    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(png).decode()}"}}
 
 
 def _plain(colour):
