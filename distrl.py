@@ -796,11 +796,12 @@ class System:
         """Play what is next, for ever."""
         while not self.stopping:
             with self.changed:
-                job = self._next(number)
+                job = None if self.stopping else self._next(number)
                 if job is None:
                     self.wake.clear()
             if job is None:
-                await self.wake.wait()
+                if not self.stopping:
+                    await self.wake.wait()
                 continue
             call, done, again, part = job
             self.playing, begun = self.playing + 1, time.time()
@@ -818,14 +819,17 @@ class System:
         """Let a worker fetch the newest weights whenever it has older ones; the host does not wait for it."""
         while not self.stopping:
             with self.changed:
-                part, weights, version = self.parts[number], self.weights, self.version
-                if part.version == version:
+                part, version, call = self.parts[number], self.version, None
+                if part.version == version or self.stopping:
                     self.newer.clear()
-            if part.version == version:
-                await self.newer.wait()
+                else:
+                    call = part.actor.pull.remote([self.weights], version)
+            if call is None:
+                if not self.stopping:
+                    await self.newer.wait()
                 continue
             try:
-                took = await part.actor.pull.remote([weights], version)
+                took = await call
             except self.ray.exceptions.RayActorError:
                 with self.changed:
                     self._lost(number, part, lambda: None)
@@ -883,6 +887,8 @@ class System:
 
     def _lost(self, number, part, again):
         """A worker is gone: what it played is played again, and another one takes its place."""
+        if self.stopping:
+            return
         again()
         if self.parts[number] is part:  # the first that notices
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
@@ -1013,7 +1019,8 @@ class System:
         append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
 
     def close(self):
-        self.stopping = True
+        with self.changed:  # what is begun after Ray's end would start another Ray
+            self.stopping = True
         self._notify()
         with contextlib.suppress(Exception):
             self.ray.get([part.actor.close.remote() for part in self.parts], timeout=20)

@@ -807,11 +807,12 @@ class System:
         """Play what is next, for ever."""
         while not self.stopping:
             with self.changed:
-                job = self._next(number)
+                job = None if self.stopping else self._next(number)
                 if job is None:
                     self.wake.clear()
             if job is None:
-                await self.wake.wait()
+                if not self.stopping:
+                    await self.wake.wait()
                 continue
             call, done, again, worker = job
             self.playing, begun = self.playing + 1, time.time()
@@ -869,6 +870,8 @@ class System:
 
     def _lost(self, number, worker, again):
         """An episode was lost with its worker: it is played again, by another one in its place."""
+        if self.stopping:
+            return
         again()
         if self.workers[number] is worker:  # the first slot that notices
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
@@ -1017,7 +1020,8 @@ class System:
         append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
 
     def close(self):
-        self.stopping = True
+        with self.changed:  # what is begun after Ray's end would start another Ray
+            self.stopping = True
         self._notify()
         with contextlib.suppress(Exception):
             self.ray.get([worker.close.remote() for worker in self.workers], timeout=20)

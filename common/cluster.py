@@ -11,9 +11,10 @@ from common.errors import UsageError
 def start_ray(address, places):
     """Joins the Ray cluster at `address` (HOST:PORT, or auto), or, where that is empty, starts a Ray on loopback with
     `places` CPUs, which ends with this process. Raises UsageError where no cluster answers."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"  # a call after its end must not join whatever Ray is there
     import ray
 
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     on_terminate = signal.getsignal(signal.SIGTERM)  # Ray puts one of its own there, which dies with a stack trace
     if address:
         try:
