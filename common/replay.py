@@ -27,8 +27,9 @@ class Step:
     `prompt_ids` and `action_ids` are token ids, `logprobs` [len(action_ids)] those of the sampling policy, `version`
     counts that policy's updates. Prompts are kept as 4-byte arrays: lists of numbers would take nine times that.
     `observation` is the page text before the action, `hash` the environment's for all that was seen; `reward` and
-    `error` are what the action brought. `screenshot` is a file name relative to the run's folder. `value`, `advantage`
-    and `ref_logprob` (log pi_ref of the whole action) are the learner's.
+    `error` are what the action brought. `screenshot` is a file name relative to the run's folder, `touches` where the
+    action touched that picture, [x, y] in shares of it (a drag: start and end). `value`, `advantage` and `ref_logprob`
+    (log pi_ref of the whole action) are the learner's.
     """
 
     prompt_ids: list[int]
@@ -42,6 +43,7 @@ class Step:
     url: str = ""
     hash: str = ""
     screenshot: str | None = None
+    touches: list[list[float]] = field(default_factory=list)
     value: float | None = None
     advantage: float | None = None
     ref_logprob: float | None = None

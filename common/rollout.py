@@ -148,7 +148,7 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
             hang.actions = [s.action for s in trajectory.steps]
             hang.trajectory = trajectory
             raise
-        step.reward, step.error = reward, obs["error"]
+        step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
         trajectory.final_observation = obs["text"]
         if terminated or truncated:
             trajectory.outcome = "exit" if terminated else "truncated"
@@ -247,7 +247,7 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
             step.screenshot = store_image(obs["screenshot"])
         trajectory.steps.append(step)
         obs, reward, terminated, truncated, info = await env.step(read_action(answer))
-        trajectory.steps[-1].reward, trajectory.steps[-1].error = reward, obs["error"]
+        step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
         trajectory.final_observation = obs["text"]
         if truncated:
             break

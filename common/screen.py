@@ -5,8 +5,11 @@ Models name places by whole numbers from 0 to 1000, left to right and top to bot
 
 import base64
 import io
+import re
 
 from PIL import Image, ImageDraw, ImageFont
+
+from common.actions import POINTED
 
 NORMAL = 1000
 MARKS = "#d6001c", "#0047ab", "#00703c", "#7b2d8e", "#b35900", "#00677a"  # readable under white digits
@@ -63,6 +66,20 @@ def mark(picture, nodes):
     out = io.BytesIO()
     image.save(out, "PNG", compress_level=1)
     return out.getvalue()
+
+
+def points(action, boxes):
+    """The pixels that an action names, by "x,y" or by the middle of its element's box: a drag's start and end, none for
+    what points nowhere. `boxes` is that of the observation."""
+    places = []
+    if action.element in boxes:
+        left, top, width, height = boxes[action.element]
+        places.append([left + width / 2, top + height / 2])
+    texts = [action.element] + [action.argument] * (action.name in POINTED)
+    texts = [text for text in texts if re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", text or "")]
+    numbers = [int(number) for text in texts for number in text.split(",")]
+    places += zip(numbers[::2], numbers[1::2], strict=False)
+    return places[:1] + places[1:][-1:]
 
 
 def to_pixels(x, y, size):

@@ -19,7 +19,7 @@ import zlib
 from collections import defaultdict
 from urllib.parse import urlsplit
 
-from common import html
+from common import html, screen
 from common.actions import ActionError, parse
 from common.browser import Browser
 from common.errors import EnvFault, UsageError
@@ -142,7 +142,10 @@ class PageEnv:
                 answer = action.argument or ""
                 obs, info = await self._observe(await self._session.observe())
             else:
+                places = screen.points(action, self._obs["boxes"])
                 obs, info = await self._act(action)
+                wide, high = self._shared.browser.viewport.values()
+                info["touches"] = [[x / wide, y / high] for x, y in places if 0 <= x <= wide and 0 <= y <= high]
         terminated = answer is not None
         truncated = not terminated and self._is_cut_off()
         reward = 0.0

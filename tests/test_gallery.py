@@ -125,8 +125,11 @@ async def test_the_oracle_can_be_played_by_points(slots):
             if move.kind != "exit":
                 box = next(n["box"] for n in env._page.nodes if n.get("label") == move.label)
                 action = f'do(action="Click", argument="{round(box[0] + box[2] / 2)},{round(box[1] + box[3] / 2)}")'
-            obs, reward, *_ = await env.step(action)
+            obs, reward, *_, info = await env.step(action)
             assert not obs["error"], obs["error"]
+            if move.kind != "exit":
+                (touch,) = info["touches"]
+                assert touch == [round(box[0] + box[2] / 2) / SIDE, round(box[1] + box[3] / 2) / SIDE]
         assert reward == 1.0, task.instruction
 
     await in_slots(slots, [(name,) for name in BY_NAME], run)

@@ -481,6 +481,34 @@ async def test_what_no_keyboard_has_is_refused_and_line_ends_are_enter():
     assert device.state.screen != before and not obs["error"] and "lamp" in obs["text"]
 
 
+async def test_touches_are_told_in_shares_of_the_screen():
+    env = envs.make("phone", asks=0, late=0)
+    obs, _ = await env.reset(env.tasks("train")[0])
+    env._phone.start("org.cleangui.browser")
+    obs, *_ = await env.step('do(action="Wait")')
+    left, top, width, height = obs["boxes"]["1"]
+    box = [[pytest.approx((left + width / 2) / 360, abs=0.002), pytest.approx((top + height / 2) / 640, abs=0.002)]]
+    for text, touches in {
+        'do(action="Type", element="1", argument="lamp")': box,
+        'do(action="Scroll Down")': [[0.5, 0.7], [0.5, 0.3]],
+        'do(action="Drag", argument="36,64,72,128")': [[0.1, 0.1], [0.2, 0.2]],
+        'do(action="Right Click", argument="180,320")': [[0.5, 0.5]],
+        'do(action="Press", argument="Home")': [],
+        'do(action="Click", element="99")': [],  # refused
+    }.items():
+        *_, info = await env.step(text)
+        assert info["touches"] == touches, text
+    env = envs.make("phone", asks=0, late=0, format="aitw")
+    await env.reset(env.tasks("train")[0])
+    for gesture, touches in {
+        Gesture("DUAL_POINT", (0.25, 0.5), (0.25, 0.5)): [[0.25, 0.5]],
+        Gesture("DUAL_POINT", (0.5, 0.8), (0.5, 0.2)): [[0.5, 0.8], [0.5, 0.2]],
+        Gesture("PRESS_BACK"): [],
+    }.items():
+        *_, info = await env.step(format_gesture(gesture))
+        assert info["touches"] == touches, gesture
+
+
 def test_what_xml_cannot_hold_is_a_dot_in_the_hierarchy():
     assert _quoted("a\x00b\x0bc\udc80\uffff") == '"a.b.c.."'
 

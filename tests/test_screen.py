@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from common import screen
+from common.actions import parse
 
 
 def picture(size=(96, 64), colour=(255, 255, 255)):
@@ -71,3 +72,19 @@ def test_places_come_back(data):
     size = data.draw(st.tuples(st.integers(1, 1000), st.integers(1, 1000)))
     pixel = tuple(data.draw(st.integers(0, length - 1)) for length in size)
     assert screen.to_pixels(*screen.to_normal(*pixel, size), size) == pixel
+
+
+def test_points_of_an_action():
+    boxes = {"5": (10, 20, 40, 8), "6": (0, 0, 2, 2)}
+    for call, places in {
+        'do(action="Click", element="5")': [(30, 24)],
+        'do(action="Click", argument="12,40")': [(12, 40)],
+        'do(action="Type", argument="12,40", element="5")': [(30, 24)],  # what is typed is no place
+        'do(action="Type", argument="12,40", element="7,9")': [(7, 9)],
+        'do(action="Drag", argument="1,2,3,4,5,6")': [(1, 2), (5, 6)],
+        'do(action="Drag", argument="5,6", element="6")': [(1, 1), (5, 6)],
+        'do(action="Click", element="7")': [],
+        'do(action="Press", argument="Enter")': [],
+        'do(action="Scroll Down")': [],
+    }.items():
+        assert [tuple(place) for place in screen.points(parse(call), boxes)] == places, call

@@ -126,22 +126,11 @@ def test_an_empty_lower_part_is_cut_off(tmp_path):
     assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (640, 216) and left == 432 / 720
 
 
-def test_touches_are_where_an_answer_points_to():
-    def call(name, **arguments):
-        return f"<think>a</think><tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-
-    assert view.touches("click x1 y4") == [[0.188, 0.562]]  # the middle of a place of the tiny model's grid
-    assert view.touches(call("double_click", coordinate=[250, 999])) == [[0.25, 0.999]]
-    assert view.touches(call("type", text="12,40", coordinate=[500, 20])) == [[0.5, 0.02]]
-    assert view.touches(call("drag", **{"from": [0, 10], "to": [900, 20]})) == [[0.0, 0.01], [0.9, 0.02]]
-    for none in (
-        'do(action="Click", element="5")',
-        'do(action="Type", argument="12,40", element="5")',
-        "done",
-        "",
-        "{",
-    ):
-        assert view.touches(none) == []
+def test_touches_are_the_steps(tmp_path):
+    trajectory = episode(1)
+    trajectory.steps[0].touches = [[0.5, 0.7], [0.5, 0.3]]
+    (shown,) = data_of(written(tmp_path, [trajectory]))["episodes"]
+    assert shown["steps"][0]["touches"] == [[0.5, 0.7], [0.5, 0.3]]
 
 
 def test_bad_folders_are_one_line(tmp_path):

@@ -12,7 +12,6 @@ import html
 import io
 import json
 import math
-import re
 import sys
 from collections import defaultdict, deque
 from dataclasses import dataclass
@@ -25,11 +24,9 @@ import tyro
 ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent))
 
-from common.actions import ActionError, parse
 from common.errors import UsageError
 from common.replay import Trajectory, TrajectoryStore
 from common.run import run_main
-from common.visual import read_action
 
 
 @dataclass
@@ -117,19 +114,6 @@ def pictures(episodes: list[Trajectory], folder: Path, width: int, megabytes: fl
     return images
 
 
-def touches(answer: str) -> list[list[float]]:
-    """Where the answer of an agent that sees points to: [x, y] in shares of the page; two points are a drag."""
-    try:
-        action = parse(read_action(answer, (1000, 1000)))
-    except ActionError:
-        return []
-    points = action.argument if action.name in ("Click", "Double Click", "Hover", "Drag") else action.element
-    if points is None or not re.fullmatch(r"\d+,\d+(,\d+,\d+)?", points):
-        return []
-    numbers = [int(number) / 1000 for number in points.split(",")]
-    return [numbers[:2], numbers[2:]] if len(numbers) > 2 else [numbers]
-
-
 def episode_data(trajectory: Trajectory) -> dict:
     """What the page shows of a trajectory: no token ids."""
     task = trajectory.task
@@ -157,7 +141,7 @@ def episode_data(trajectory: Trajectory) -> dict:
                 error=step.error,
                 url=step.url,
                 screenshot=step.screenshot,
-                touches=touches(step.action),
+                touches=step.touches,
                 value=finite(step.value),
                 advantage=finite(step.advantage),
             )

@@ -214,8 +214,9 @@ class PhoneEnv:
         self._over = True  # until it is known what came of the action
         self._actions.append(text)
         await self._take_time()
-        answer, error, *seen = await self._call(self._turn, text)
+        answer, error, places, *seen = await self._call(self._turn, text)
         obs, info = self._observe(*seen, error)
+        info["touches"] = [[x / self._phone.size[0], y / self._phone.size[1]] for x, y in places]
         terminated = answer is not None
         truncated = not terminated and len(self._actions) >= self._task.max_steps
         self._over, reward = terminated or truncated, 0.0
@@ -227,29 +228,28 @@ class PhoneEnv:
         return obs, reward, terminated, truncated, info
 
     def _turn(self, text):
-        """Do an action, then look: (the answer of one that ends the episode or None, error, hierarchy, picture)."""
-        answer, error = None, ""
+        """Do an action, then look: (the answer of one that ends the episode or None, error, the pixels it touched,
+        hierarchy, picture)."""
+        answer, error, places = None, "", []
         try:
-            answer = self._act(text)
+            answer, places = self._act(text)
         except ActionError as problem:
             error = str(problem)
-        return answer, error, *self._phone.look(self.screenshots, SECONDS)
+        return answer, error, places, *self._phone.look(self.screenshots, SECONDS)
 
     def _act(self, text):
-        """Do an action; the answer of one that ends the episode, None of any other."""
+        """Do an action: (the answer of one that ends the episode or None, the pixels it touched)."""
         if self.format == "aitw":
             gesture = parse_gesture(text)
             if gesture.type == "STATUS_TASK_IMPOSSIBLE":
-                return IMPOSSIBLE
+                return IMPOSSIBLE, []
             if gesture.type == "STATUS_TASK_COMPLETE":
-                return gesture.text
-            do_gesture(self._phone, gesture)
-            return None
+                return gesture.text, []
+            return None, do_gesture(self._phone, gesture)
         action = parse(text)
         if action.name == "Exit":
-            return action.argument
-        do_action(self._phone, action, observe.read(self._xml)[1])
-        return None
+            return action.argument, []
+        return None, do_action(self._phone, action, observe.read(self._xml)[1])
 
     def verdict(self, answer):
         """The score, 1.0 or 0.0, that an end with `answer` gets now; None for a phone or task without a check."""

@@ -127,7 +127,7 @@ def slider_place(node, percent, size):
 
 
 def do_gesture(phone, gesture):
-    """Do a gesture that ends nothing."""
+    """Do a gesture that ends nothing; the pixels that a finger touched, a swipe's start and end."""
     width, height = phone.size
     points = [
         (min(int(x * width), width - 1), min(int(y * height), height - 1)) for x, y in (gesture.touch, gesture.lift)
@@ -135,16 +135,19 @@ def do_gesture(phone, gesture):
     if gesture.type == "DUAL_POINT":
         if gesture.is_tap:
             phone.tap(*points[0])
-        else:
-            phone.swipe(*points[0], *points[1], 0.5)
-    elif gesture.type == "TYPE":
+            return points[:1]
+        phone.swipe(*points[0], *points[1], 0.5)
+        return points
+    if gesture.type == "TYPE":
         phone.text(gesture.text)
     else:
         phone.key({"PRESS_BACK": BACK, "PRESS_HOME": HOME, "PRESS_ENTER": ENTER}[gesture.type])
+    return []
 
 
 def do_action(phone, action, nodes):
-    """Do a call of common/actions.py; `nodes` are those of `observe.read`. Raises ActionError if it means nothing."""
+    """Do a call of common/actions.py; the pixels that a finger touched, a swipe's start and end. `nodes` are those of
+    `observe.read`. Raises ActionError if the call means nothing."""
     name, argument = action.name, action.argument or ""
     if name in ("Click", "Double Click", "Right Click"):
         place = _place(phone, action.element or argument, nodes)
@@ -152,22 +155,25 @@ def do_action(phone, action, nodes):
             phone.long_press(*place, 1.0)
         else:
             (phone.tap if name == "Click" else phone.double_tap)(*place)
-    elif name in ("Type", "Search"):
-        _type(phone, action, nodes)
-    elif name == "Drag":
+        return [place]
+    if name in ("Type", "Search"):
+        return _type(phone, action, nodes)
+    if name == "Drag":
         numbers = [int(number) for number in re.findall(r"\d+", argument)]
         start = _place(phone, action.element or "{},{}".format(*numbers[:2]), nodes)
         end = _place(phone, argument if action.element else "{},{}".format(*numbers[-2:]), nodes)
         phone.swipe(*start, *end, 0.5)
-    elif name in ("Scroll Up", "Scroll Down"):
-        _scroll(phone, name, action.element, nodes)
-    elif name in ("Press", "Go Back"):
+        return [start, end]
+    if name in ("Scroll Up", "Scroll Down"):
+        return _scroll(phone, name, action.element, nodes)
+    if name in ("Press", "Go Back"):
         key = BACK if name == "Go Back" else KEYS.get(argument.lower())
         if key is None:
             raise ActionError(f"a phone has no key {argument[:20]!r}")
         phone.key(key)
     elif name != "Wait":
         raise ActionError(f"a phone has no {name}")
+    return []
 
 
 def _place(phone, target, nodes):
@@ -188,7 +194,7 @@ def _element(id, nodes):
 
 def _type(phone, action, nodes):
     """Put the focus into a box, empty it, type; the box "focus" is the one that has the focus."""
-    words = action.argument or ""
+    words, places = action.argument or "", []
     if action.element == "focus":
         phone.text(words)
     else:
@@ -196,24 +202,25 @@ def _type(phone, action, nodes):
         if node and node["kind"] == "slider":
             if not words.strip().isdecimal() or int(words) > 100:
                 raise ActionError("a slider takes a percentage")
-            place = round(slider_place(node, int(words), phone.size))
-            phone.tap(place, node["box"][1] + node["box"][3] // 2)
-            return
+            place = round(slider_place(node, int(words), phone.size)), node["box"][1] + node["box"][3] // 2
+            phone.tap(*place)
+            return [place]
         if node and node["kind"] != "box":
             raise ActionError(f"element {action.element} takes no text")
-        phone.tap(*_place(phone, action.element, nodes))
+        places = [_place(phone, action.element, nodes)]
+        phone.tap(*places[0])
         for _ in (node or {}).get("value", ""):
             phone.key(DELETE)
         phone.text(words)
     if action.name == "Search":
         phone.key(ENTER)
+    return places
 
 
 def _scroll(phone, name, element, nodes):
     width, height = phone.size
     x, middle = (width // 2, height // 2) if not element else _place(phone, element, nodes)
-    top, low = round(middle - 0.2 * height), round(middle + 0.2 * height)
-    if name == "Scroll Down":
-        phone.swipe(x, low, x, top, 0.5)
-    else:
-        phone.swipe(x, top, x, low, 0.5)
+    top, low = (x, round(middle - 0.2 * height)), (x, round(middle + 0.2 * height))
+    places = [low, top] if name == "Scroll Down" else [top, low]
+    phone.swipe(*places[0], *places[1], 0.5)
+    return places
