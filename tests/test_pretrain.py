@@ -63,7 +63,7 @@ def test_examples_survive_the_tokenizer(tokenizer, kind):
 def test_a_run_goes_on_with_a_larger_vocabulary(tmp_path, monkeypatch, no_probes):
     args = pretrain_tiny.Args(out=str(tmp_path / "first"), **SMALL)
     with monkeypatch.context() as patch:
-        patch.setattr(pretrain_tiny, "MORE_WORDS", [w for w in pretrain_tiny.MORE_WORDS if w != "upvoted"])
+        patch.setattr(pretrain_tiny, "VOCABULARY", [w for w in pretrain_tiny.VOCABULARY if w != "upvoted"])
         pretrain_tiny.main(args)
     assert "sha256" in (tmp_path / "first/README.md").read_text()
     old_tokenizer = AutoTokenizer.from_pretrained(tmp_path / "first")
@@ -85,6 +85,16 @@ def test_a_run_goes_on_with_a_larger_vocabulary(tmp_path, monkeypatch, no_probes
     pretrain_tiny.main(pretrain_tiny.Args(out=str(tmp_path / "second"), init=str(tmp_path / "first"), **SMALL))
     assert "going on" in (tmp_path / "second/README.md").read_text()
     assert LlamaForCausalLM.from_pretrained(tmp_path / "second").config.vocab_size == len(tokenizer)
+
+
+def test_more_words_become_tokens(tmp_path, monkeypatch, no_probes):
+    monkeypatch.setattr(pretrain_tiny, "VOCABULARY", list(pretrain_tiny.VOCABULARY))
+    (tmp_path / "words.txt").write_text("Zebrafish order\nBankster")
+    pretrain_tiny.main(pretrain_tiny.Args(out=str(tmp_path / "a"), words=str(tmp_path / "words.txt"), **SMALL))
+    vocab = AutoTokenizer.from_pretrained(tmp_path / "a").get_vocab()
+    assert {"ĠZebrafish", "ĠBankster", "Ġorder"} <= set(vocab)
+    assert len(vocab) == len(AutoTokenizer.from_pretrained(TINY)) + 2
+    assert pretrain_tiny.VOCABULARY[-2:] == ["Bankster", "Zebrafish"]
 
 
 def test_the_same_command_makes_the_same_weights(tmp_path, no_probes):

@@ -73,6 +73,8 @@ class Args:
     init: str = ""
     """go on from this checkpoint of the same sizes instead of from scratch, without the easy beginning; words that its
     tokenizer splits and ours does not become new tokens"""
+    words: str = ""
+    """a file of more words, each a token and in the data; tools/phone.txt has those of the phone's screens"""
     threads: int = 2
     """parts of a batch computed side by side, one thread each"""
     workers: int = 1
@@ -149,7 +151,7 @@ def build_tokenizer():
         [decoders.ByteLevel(), decoders.Replace(Regex(r'(?<=[\s=(])" (?=[A-Za-z])'), '"')]
     )
     rare = random.Random(0)
-    corpus = [f" {word}" for word in vocabulary()] + [f" {random_word(rare)}" for _ in range(20_000)]
+    corpus = [f" {word}" for word in VOCABULARY] + [f" {random_word(rare)}" for _ in range(20_000)]
     trainer = trainers.BpeTrainer(
         vocab_size=PIECES,
         special_tokens=["<pad>", "<eos>"],
@@ -160,7 +162,7 @@ def build_tokenizer():
     # Every listed word becomes one token whatever its frequency: `ignore_merges` looks whole words up first.
     trained = json.loads(tokenizer.to_str())["model"]
     vocab = dict(trained["vocab"])
-    for word in vocabulary():
+    for word in VOCABULARY:
         vocab.setdefault(f"Ġ{word}", len(vocab))
     tokenizer.model = models.BPE(vocab=vocab, merges=[tuple(m) for m in trained["merges"]], ignore_merges=True)
     tokenizer.add_special_tokens(["<pad>", "<eos>"])
@@ -175,7 +177,7 @@ def build_tokenizer():
 
 
 # -------------------------------------------------------------------------------------------------------------- data
-VOCABULARY = vocabulary()
+VOCABULARY = vocabulary()  # `--words` adds to it
 EASY_WORDS = random.Random(0).sample(VOCABULARY, 200)
 SYLLABLES = "an er on th in ou le st qu ar el io ba ke mi ro ta su po ne vi lo da".split()
 UI = """home search account cart orders save delete cancel yes no next previous back submit add edit post comment
@@ -638,6 +640,8 @@ def main(args):
     llm.use_threads(args.threads)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
+    if args.words:  # before the processes that draw data are forked
+        VOCABULARY.extend(sorted(set(Path(args.words).read_text().split()) - set(VOCABULARY)))
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(out)
     config = LlamaConfig(
@@ -701,7 +705,7 @@ def write_card(args, out, parameters, vocab, rates):
     """The model card: how it was made, what it can do, its hash."""
     digest = hashlib.sha256((out / "model.safetensors").read_bytes()).hexdigest()
     mix = ", ".join(f"{kind.__name__.removesuffix('_example')} {first:.0%} to {last:.0%}" for kind, first, last in MIX)
-    settings = {k: v for k, v in dataclasses.asdict(args).items() if k not in ("out", "init")}
+    settings = {k: v for k, v in dataclasses.asdict(args).items() if k not in ("out", "init", "words")}
     before = ""
     if args.init:
         first = hashlib.sha256((Path(args.init) / "model.safetensors").read_bytes()).hexdigest()
@@ -718,7 +722,7 @@ synthetic text. It can copy, look a label up and read a value from a page; it kn
 - made by `{command}` at commit {commit} ({json.dumps(settings)}){before}
 - data: {mix} (see the docstrings of `tools/pretrain_tiny.py`), drawn from the seed; answers only in the loss
 - words: all lists of `envs/arena/words.py` (its evaluation words included: a base model knows its language; no task
-  holds them in training), `tools/english.txt` and random syllables
+  holds them in training), {f"`{args.words}`, " if args.words else ""}`tools/english.txt` and random syllables
 - exact answers on 512 unseen examples of each kind (share of right verdicts for verify): {json.dumps(rates)}
 - sha256 of model.safetensors: `{digest}`
 - licence: MIT, as the project
