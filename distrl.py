@@ -1377,7 +1377,9 @@ def save(host):
         states[f"critic_{name}"] = learner.critic_optimizers[name].state_dict()
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "steps": system.steps, "version": system.version, "received": host.received}
-    state |= {"ended": host.received + system.faults.dropped, "unknown": host.unknown, "seconds": host.seconds}
+    with system.changed:
+        state |= {"faults": system.faults.state(), "lost": system.lost}
+    state |= {"ended": host.received + state["faults"]["dropped"], "unknown": host.unknown, "seconds": host.seconds}
     state |= {"maxima": [host.buffer.max_td, host.buffer.max_entropy]}
     parallel.broadcast(("save", states["rng"], learner.iteration, ()))
     run.save_checkpoint(system.steps, weights, states, state)
@@ -1392,6 +1394,8 @@ def restore(host, args):
     host.received, host.unknown, host.seconds = state["received"], state["unknown"], state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
     system.steps, system.begun, system.ended = state["steps"], state["ended"], state["ended"]
+    system.faults.set_state(state["faults"])
+    system.lost = state["lost"]
     for trajectory in run.trajectories:
         if trajectory.policy == "rollouts":
             host.buffer.add(trajectory)

@@ -1242,7 +1242,8 @@ def save(learner, system, run):
     way are played again."""
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
     counts = {name: getattr(learner, name) for name in COUNTS}
-    state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps}
+    with system.changed:
+        state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps, "faults": system.faults.state()}
     parallel.broadcast(("save", states["rng"], learner.iteration, ()))
     run.save_checkpoint(system.steps, {"actor": [learner.actor, learner.processor]}, states, state)
 
@@ -1253,6 +1254,7 @@ def restore(learner, system, run, args):
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
+    system.faults.set_state(state["faults"])
     system.publish(learner.actor, system.pool.version)
 
 

@@ -40,6 +40,14 @@ class FaultLog:
     def rate(self):
         return sum(self.recent) / len(self.recent) if self.recent else 0.0
 
+    def state(self):
+        """What a checkpoint holds of it, fit for JSON."""
+        return vars(self) | {"recent": list(self.recent)}
+
+    def set_state(self, state):
+        """The inverse of `state`, but for the window, which is that of the run now."""
+        vars(self).update(state | {"recent": deque(state["recent"]), "window": self.window})
+
     def record(self, fault=None):
         """Count one played episode; `fault` is the exception that ended it, if one did.
 
@@ -47,7 +55,7 @@ class FaultLog:
         """
         self.episodes += 1
         self.recent.append(fault is not None)
-        if len(self.recent) > self.window:
+        while len(self.recent) > self.window:
             self.recent.popleft()
         if fault is None:
             return
@@ -370,17 +378,15 @@ class Player:
 
     def state(self):
         """What a checkpoint holds of it, fit for JSON."""
-        faults = vars(self.faults) | {"recent": list(self.faults.recent)}
+        faults = self.faults.state()
         return {"version": self.version, "steps": self.steps, "tokens": self.tokens, "faults": faults}
 
     def set_state(self, state):
         """The inverse of `state`."""
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
         self.resumed = self.version
-        own = {"window": self.faults.window, "recent": deque(state["faults"]["recent"])}
-        if not parallel.is_main():  # the counts of all processes are added up
-            own |= dict.fromkeys(("episodes", "faults", "dropped", "agent_hangs", "mismatches"), 0)
-        self.faults = FaultLog(**state["faults"] | own)
+        counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches"  # those of all processes are added up
+        self.faults.set_state(state["faults"] | ({} if parallel.is_main() else dict.fromkeys(counts, 0)))
 
     def publish(self, model):
         """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded

@@ -110,12 +110,14 @@ def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained)
     run = run_of(tmp_path)
     rows = iterations(run)
     assert rows[-1]["rollout/faults"] >= 1 and rows[-1]["perf/workers"] == 1  # the worker's end, and another one there
-    assert latest(run).state["counts"]["iteration"] in (2, 3)
+    kept = latest(run).state
+    assert kept["counts"]["iteration"] in (2, 3)
     finish(start(tmp_path, *flags, "--resume", str(run)))
     rows = iterations(run)
     assert [row["charts/iteration"] for row in rows] == [1, 2, 3, 4, 5]
     received = [row["charts/trajectories"] for row in rows]
     assert received == sorted(received) and received[-1] >= 30
+    assert rows[-1]["rollout/faults"] >= kept["faults"]["faults"] and rows[-1]["rollout/lost"] >= kept["lost"]
     rollouts = rollouts_of(run)
     assert len(rollouts) == received[-1] and all(t.outcome == "exit" or len(t.steps) == 4 for t in rollouts)
     gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]

@@ -154,6 +154,14 @@ def test_too_many_faults_stop_the_run():
     for i in range(500):  # under a fifth: goes on
         log.record(EnvFault("lost") if i % 10 == 0 else None)
     assert log.rate == pytest.approx(0.1)
+    state = json.loads(json.dumps(log.state()))
+    log.record(EnvFault("later"))  # the state is a copy
+    resumed = rollout.FaultLog(window=7)
+    resumed.set_state(state)
+    assert (resumed.episodes, resumed.faults, resumed.last, resumed.window) == (500, 50, "lost", 7)
+    assert list(resumed.recent) == state["recent"]
+    resumed.record()
+    assert len(resumed.recent) == 7
 
 
 def test_one_crash_of_the_browser_and_a_judge_that_is_silent_now_and_then_stop_no_run():
