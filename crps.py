@@ -30,6 +30,7 @@ import torch
 
 import envs
 from common import fsdp, llm, parallel
+from common.critic import make_critic, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
@@ -176,11 +177,12 @@ class Args:
     """Eq. 7: a success enters the buffer where its group's success rate is at most this (the paper gives none; 7 of 8:
     all but the groups without a failure)"""
     beta_min: float = 0.2
-    """Eq. 9: first suffix as a share of the trajectory, at success rate 0 (the paper gives none)"""
+    """Eq. 9: first suffix as a share of the trajectory, at success rate 0 (the paper gives none; the controller's band,
+    as its share)"""
     beta_max: float = 0.8
     """Eq. 9: and at success rate 1 (the paper gives none)"""
     k_min: int = 1
-    """Eq. 9, 12: shortest suffix"""
+    """Eq. 9, 12: shortest suffix (the paper gives none: the last step alone)"""
     k_max: int = 0
     """Eq. 9, 12: longest suffix; 0: the whole trajectory"""
     fixed_k: int = 0
@@ -196,11 +198,12 @@ class Args:
     k_step: int = 2
     """Eq. 12: Delta, by which k changes"""
     mastery_rate: float = 0.9
-    """a replay group of the whole trajectory that succeeds at least this often ... (the paper gives no threshold)"""
+    """a replay group of the whole trajectory that succeeds at least this often ... (the paper gives no threshold; at 8
+    rollouts: all of them)"""
     mastery_groups: int = 2
-    """... so many times in a row removes its task from the buffer ("consistently")"""
+    """... so many times in a row removes its task from the buffer ("consistently": the fewest that are a row)"""
     buffer_size: int = 512
-    """tasks in the success buffer; the oldest leave first (the paper gives none)"""
+    """tasks in the success buffer; the oldest leave first (the paper gives none: more than a run of its size fills)"""
 
     # evaluation
     eval_every: int = 5
@@ -382,8 +385,8 @@ def draw_groups(buffer, train_tasks, rng, args):
 def update_buffer(buffer, groups, offsets, args):
     """Insertion (Eq. 7), the controllers (Eq. 11, 12) and mastery removal, after the groups were played. `offsets`:
     by id, where the run's file has a trajectory. Returns how many groups each task took to come back into the band
-    that did so now (the convergence steps of appendix E)."""
-    converged = []
+    that did so now (the convergence steps of appendix E), and how many tasks left as mastered."""
+    converged, mastered = [], 0
     for group in groups:
         entry = group.entry
         if entry is not None:
@@ -395,6 +398,7 @@ def update_buffer(buffer, groups, offsets, args):
                 converged.append(entry.extreme)
             entry.extreme = 0 if inside else entry.extreme + 1
             if entry.mastered >= args.mastery_groups:
+                mastered += 1
                 buffer.pop(group.task.task_id, None)
         elif group.successes and group.accuracy <= args.alpha_max and group.task.task_id not in buffer:
             trace = min((t for t in group.rollouts if t.reward == 1.0), key=lambda t: len(t.steps))
@@ -405,7 +409,7 @@ def update_buffer(buffer, groups, offsets, args):
             buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], controller)
             if len(buffer) > args.buffer_size:
                 del buffer[next(iter(buffer))]
-    return converged
+    return converged, mastered
 
 
 def make_controller(k, length, rate, args):
@@ -503,22 +507,6 @@ def make_learner(learner, args):
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
     if args.kl_coef and args.algorithm in ("grpo", "rloo", "ppo"):
         learner.reference = llm.copy_network(learner.actor).eval()
-
-
-def make_critic(actor):
-    """The critic: a copy of the SFT model with a value head on the state's last token, zero at first."""
-    model = llm.copy_network(actor)
-    head = torch.nn.Linear(model.config.hidden_size, 1, device=model.device, dtype=torch.float32)
-    torch.nn.init.zeros_(head.weight)
-    torch.nn.init.zeros_(head.bias)
-    return torch.nn.ModuleDict({"body": model, "head": head})
-
-
-def state_value(critic, prompts, pad_id):
-    """V of each state (prompt token ids): [N]."""
-    hidden, lengths = llm.hidden_states(critic["body"], prompts, pad_id)
-    last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
-    return critic["head"](last.float()).squeeze(-1)
 
 
 def make_optimizer(model, learning_rate, args):
@@ -669,7 +657,7 @@ def set_gae(groups, learner, args):
     prompts = [t.steps[i].prompt_ids for t, i in pairs]
     lengths = [len(prompt) for prompt in prompts]
     values = llm.map_batches(
-        lambda batch: state_value(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
+        lambda batch: value_logits(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
     )
     values = iter(values)  # in the order of the pairs
     for trajectory in trajectories:
@@ -782,7 +770,7 @@ def update_critic(learner, groups, args):
     pairs = pairs_of([t for group in groups for t in group.rollouts])
 
     def loss_sum(part):
-        values = state_value(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
+        values = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
         targets = torch.tensor([t.steps[i].value for t, i in part], device=values.device)
         return 0.5 * ((values - targets) ** 2).sum()
 
@@ -848,8 +836,8 @@ def collect(learner, buffer, player, train_tasks, args):
     return [group for group in whole if len({t.steps[t.prefix].hash for t in group.rollouts}) == 1]
 
 
-def group_metrics(groups, buffer):
-    """The diagnostics of section 5.2 and the state of the curriculum."""
+def group_metrics(groups):
+    """The diagnostics of section 5.2 and the suffixes."""
     if not groups:
         return {}
     fresh, replayed = [g for g in groups if g.entry is None], [g for g in groups if g.entry is not None]
@@ -858,7 +846,6 @@ def group_metrics(groups, buffer):
         "groups/all_one": sum(g.successes == len(g.rollouts) for g in groups) / len(groups),
         "groups/entropy": sum(group_entropy(g.successes, len(g.rollouts)) for g in groups) / len(groups),
         "groups/replayed": len(replayed) / len(groups),
-        "replay/buffer_size": len(buffer),
     }
     if fresh:
         metrics["groups/fresh_success"] = sum(g.accuracy for g in fresh) / len(fresh)
@@ -876,7 +863,7 @@ def group_metrics(groups, buffer):
         }
         for k in sorted(set(lengths)):
             at_k = [g.accuracy for g in replayed if g.suffix == k]
-            metrics[f"replay/success_k{k}"] = sum(at_k) / len(at_k)
+            metrics |= {f"replay/success_k{k}": sum(at_k) / len(at_k), f"replay/groups_k{k}": len(at_k)}
     return metrics
 
 
@@ -885,19 +872,21 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     run = player.run
     learner.iteration += 1
     groups = collect(learner, buffer, player, train_tasks, args)
+    if not groups:
+        run.say("warning: no group of this batch began alike, or kept half of its rollouts: nothing to train on")
     rollouts = [t for group in groups for t in group.rollouts]
     offsets = parallel.broadcast(run.trajectories.append(rollouts))
     with run.timer("training"):
         before = set(buffer)
-        metrics = rollout_metrics(rollouts) | group_metrics(groups, buffer) | player.metrics()
-        where = dict(zip(map(id, rollouts), offsets, strict=True))
-        converged = update_buffer(buffer, groups, where, args)
+        metrics = rollout_metrics(rollouts) | group_metrics(groups) | player.metrics()
+        offset_of = dict(zip(map(id, rollouts), offsets, strict=True))
+        converged, mastered = update_buffer(buffer, groups, offset_of, args)
         if converged:
             metrics["replay/convergence_steps"] = sum(converged) / len(converged)
             metrics["replay/converged"] = len(converged)
-        metrics["replay/inserted"] = len(set(buffer) - before)
-        learner.mastered += sum(g.entry is not None and g.entry.mastered >= args.mastery_groups for g in groups)
-        metrics["replay/mastered"] = learner.mastered
+        learner.mastered += mastered
+        metrics |= {"replay/buffer_size": len(buffer), "replay/inserted": len(set(buffer) - before)}
+        metrics |= {"replay/mastered": learner.mastered, "groups/dropped": args.groups_per_iteration - len(groups)}
         if args.algorithm != "rft":
             set_advantages(groups, learner, args)
             metrics |= update_actor(learner, groups, player, args)
@@ -922,7 +911,8 @@ def evaluate(player, tasks, name, iteration, args):
     player.run.trajectories.append(trajectories)
     title = name.replace(" ", "_")
     metrics, kinds = evaluation_metrics(trajectories, title), {t.task.template for t in trajectories}
-    for kind in sorted(kinds) if len(kinds) <= 8 else []:  # ALFWorld's six, WebShop's numbers of options
+    kinds = kinds if len(kinds) <= 8 else ()  # ALFWorld's six, WebShop's numbers of options; no list of hundreds
+    for kind in sorted(kinds):
         verdicts = [t.verdict or 0.0 for t in trajectories if t.task.template == kind]
         metrics[f"{title}/kind_{kind.replace(' ', '_')}"] = sum(verdicts) / len(verdicts)
     return trajectories, metrics
@@ -935,7 +925,8 @@ def main(args):
     for name in positive.split():
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    for name in ("fixed_k", "k_max", "num_demos", "max_steps", "total_steps", "iterations", "history_length"):
+    not_negative = """fixed_k k_max num_demos max_steps total_steps iterations history_length eval_tasks test_tasks"""
+    for name in not_negative.split():
         if getattr(args, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if args.k_max and args.k_max < args.k_min:
@@ -947,8 +938,13 @@ def main(args):
     alone = args.algorithm in ("rft", "sft") or (args.algorithm == "ppo" and args.replay == "none")
     if args.group_size < 2 and not alone:
         raise UsageError("--group-size 1: without a group's rollouts to compare there is --algorithm ppo --replay none")
-    if not 0 <= args.p_replay <= 1 or not 0 <= args.rho_low <= args.rho_high <= 1 or not 0 < args.smoothing <= 1:
-        raise UsageError("--p-replay, --rho-low, --rho-high and --smoothing are shares: 0 to 1, low before high")
+    for name in "p_replay alpha_max beta_min beta_max rho_low rho_high rho_start smoothing mastery_rate".split():
+        if not 0 <= getattr(args, name) <= 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be from 0 to 1")
+    if args.rho_low > args.rho_high or args.beta_min > args.beta_max:
+        raise UsageError("--rho-low must not be above --rho-high, --beta-min not above --beta-max")
+    if not args.smoothing:
+        raise UsageError("--smoothing 0: the estimate would never move")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     parallel.start()
@@ -1023,6 +1019,10 @@ def train(args, env, run, player, learner, buffer):
 
     train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
     test_tasks = test_tasks[: args.test_tasks]
+    if all(task.config is None for task in train_tasks):
+        raise UsageError(
+            f"{args.env_id}: no training task has a check of its own, and nothing else says what succeeded"
+        )
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)

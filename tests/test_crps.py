@@ -162,9 +162,7 @@ def group_of(number, rewards, entry=None, suffix=0, steps=6):
 
 
 def make_args(**changes):
-    return crps.parse_args(crps.Args, {"tiny": crps.TINY}, []).__class__(
-        **{**vars(crps.Args()), **crps.TINY, "preset": "tiny", "cpu_threads": 0, **changes}
-    )
+    return crps.Args(**{**crps.TINY, "preset": "tiny", "cpu_threads": 0, **changes})
 
 
 def update(buffer, groups, **changes):
@@ -207,11 +205,11 @@ def test_convergence_steps_are_the_groups_outside_the_band():
     buffer = {}
     update(buffer, [group_of(1, [1.0, 0.0], steps=12)])
     entry = buffer["t1"]
-    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == []  # it was never outside
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)])[0] == []  # it was never outside
     for _ in range(3):
-        assert update(buffer, [group_of(1, [0.0] * 8, entry, 3)]) == []
-    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == [3]
-    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)]) == []
+        assert update(buffer, [group_of(1, [0.0] * 8, entry, 3)])[0] == []
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)])[0] == [3]
+    assert update(buffer, [group_of(1, [1.0, 0.0], entry, 3)])[0] == []
 
 
 def test_mastery_takes_two_groups_of_the_whole_trajectory():
@@ -227,8 +225,8 @@ def test_mastery_takes_two_groups_of_the_whole_trajectory():
         ([1.0] * 8, whole, True),
         ([1.0] * 8, whole, False),
     ):
-        update(buffer, [group_of(1, rewards, entry, suffix)])
-        assert ("t1" in buffer) == left
+        _, mastered = update(buffer, [group_of(1, rewards, entry, suffix)])
+        assert ("t1" in buffer) == left == (mastered == 0)
 
 
 def test_the_mixture_is_equation_13():
@@ -266,11 +264,11 @@ def test_the_diagnostics():
     update(buffer, [group_of(1, [1.0, 0.0])])
     groups = [group_of(2, [0.0] * 4), group_of(3, [1.0] * 4), group_of(4, [1.0, 0.0, 0.0, 0.0])]
     groups.append(group_of(1, [1.0, 1.0, 0.0, 0.0], buffer["t1"], suffix=3))
-    metrics = crps.group_metrics(groups, buffer)
+    metrics = crps.group_metrics(groups)
     assert metrics["groups/all_zero"] == metrics["groups/all_one"] == metrics["groups/replayed"] == 0.25
     assert metrics["groups/entropy"] == pytest.approx((crps.group_entropy(1, 4) + 1) / 4)
     assert metrics["groups/fresh_all_zero"] == pytest.approx(1 / 3)
-    assert metrics["replay/success_k3"] == metrics["replay/success"] == 0.5
+    assert metrics["replay/success_k3"] == metrics["replay/success"] == 0.5 and metrics["replay/groups_k3"] == 1
     assert metrics["replay/suffix_mean"] == 3 and metrics["replay/suffix_share"] == 0.5
 
 
@@ -483,7 +481,7 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
     for t in (t for g in groups for t in g.rollouts):
         steps = t.steps[t.prefix :]
         with torch.no_grad():
-            values = torch.stack([crps.state_value(critic, [s.prompt_ids], 0)[0] for s in steps])
+            values = torch.stack([crps.value_logits(critic, [s.prompt_ids], 0)[0] for s in steps])
         rewards = torch.zeros(len(steps))
         rewards[-1] = t.reward
         advantages = crps.gae(rewards, values, 0.9, 0.8)
@@ -505,7 +503,7 @@ def test_the_critic_learns_the_returns(tiny):
     crps.set_advantages(groups, learner, args)
     targets = [(s.prompt_ids, s.value) for g in groups for t in g.rollouts for s in t.steps[t.prefix :]]
     with torch.no_grad():
-        errors = [(crps.state_value(critic, [prompt], 0).item() - value) ** 2 / 2 for prompt, value in targets]
+        errors = [(crps.value_logits(critic, [prompt], 0).item() - value) ** 2 / 2 for prompt, value in targets]
     losses = [crps.update_critic(learner, groups, args) for _ in range(20)]
     assert losses[0] == pytest.approx(fmean(errors), rel=1e-4)  # a mean over the steps of this batch
     assert losses[-1] < 0.5 * losses[0]
@@ -563,11 +561,13 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
 @pytest.mark.parametrize("flags, message", [
     (dict(group_size=1), "--group-size 1"),
     (dict(algorithm="ppo", group_size=1), "--group-size 1"),
-    (dict(p_replay=1.5), "shares"),
-    (dict(smoothing=0.0), "shares"),
-    (dict(rho_low=0.9), "low before high"),
+    (dict(p_replay=1.5), "--p-replay must be from 0 to 1"),
+    (dict(smoothing=0.0), "--smoothing 0"),
+    (dict(rho_low=0.9), "--rho-low must not be above"),
     (dict(k_min=0), "--k-min must be at least 1"),
     (dict(k_min=5, k_max=3), "--k-max 3 is below"),
+    (dict(alpha_max=1.5), "--alpha-max must be from 0 to 1"),
+    (dict(test_tasks=-1), "--test-tasks must not be negative"),
     (dict(fixed_k=-1), "--fixed-k must not be negative"),
     (dict(eval_every=0), "--eval-every"),
     (dict(minibatch_size=0), "--minibatch-size"),
