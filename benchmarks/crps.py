@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +41,9 @@ ARMS = {
     "replay": "--replay start",
     "crps": "",
     "fixed-k": "--fixed-k 10",
+    "fixed-k3": "--fixed-k 3",
     "p05": "--p-replay 0.05",
+    "p20": "--p-replay 0.2",
     "p80": "--p-replay 0.8",
     "step1": "--k-step 1",
     "step4": "--k-step 4",
@@ -50,12 +53,15 @@ ARMS = {
     "smoothing05": "--smoothing 0.5",
     "smoothing10": "--smoothing 1.0",
 }
-NAMES = {"sft": "SFT", "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
-         "crps": "GRPO + CRPS", "fixed-k": "CRPS, k = 10", "p05": "CRPS, p_replay .05",
-         "p80": "CRPS, p_replay .8"} | {f"step{n}": f"CRPS, step {n}" for n in (1, 4, 6, 8)} | {
-         f"smoothing{n}": f"CRPS, smoothing {w}" for n, w in (("01", .1), ("05", .5), ("10", 1.0))}  # fmt: skip
+NAMES = {
+    "sft": "SFT", "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
+    "crps": "GRPO + CRPS", "fixed-k": "CRPS, k = 10", "fixed-k3": "CRPS, k = 3", "p05": "CRPS, p_replay .05",
+    "p20": "CRPS, p_replay .2", "p80": "CRPS, p_replay .8", "smoothing01": "CRPS, smoothing .1",
+    "smoothing05": "CRPS, smoothing .5", "smoothing10": "CRPS, smoothing 1",
+} | {f"step{n}": f"CRPS, step {n}" for n in (1, 4, 6, 8)}  # fmt: skip
 CURVES = """
-rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero replay/success
+rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero groups/fresh_success
+replay/success
 replay/suffix_mean replay/suffix_share replay/convergence_steps replay/converged replay/buffer_size replay/mastered
 rollout/restore_mismatches
 """.split()
@@ -83,9 +89,15 @@ class Args:
     """where the runs' folders go; their trajectories are deleted when a run is done"""
 
 
+def folder_of(args, name, seed):
+    """The runs folder of an arm's seed; other flags are another fine-tuned start, too."""
+    flags = f"-{zlib.crc32(args.flags.encode()):08x}" if args.flags else ""
+    return ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}{flags}".replace("/", "-")
+
+
 def run(args, name, seed, flags):
     """One run of crps.py; its folder."""
-    folder = Path(args.runs_dir) / f"{args.env_id}-{name}-{seed}".replace("/", "-")
+    folder = folder_of(args, name, seed)
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "crps.py", "--env-id", args.env_id, "--seed", str(seed), "--cpu-threads", "1"]
     command += ["--exp-name", name, "--runs-dir", str(folder), *flags.split(), *args.flags.split()]
@@ -101,7 +113,7 @@ def run(args, name, seed, flags):
 
 def start(args, seed):
     """The fine-tuned policy of a seed, which is also the arm "sft"."""
-    folder = Path(args.runs_dir) / f"{args.env_id}-sft-{seed}".replace("/", "-")
+    folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
         path = run(args, "sft", seed, "--algorithm sft --no-test-before")
         if path is not None and not measured(args, "sft", seed):
@@ -148,9 +160,11 @@ def one(args, arm, seed):
     """A seed's run of an arm, unless it has been measured."""
     if measured(args, arm, seed):
         return
-    (folder,) = (Path(args.runs_dir) / f"{args.env_id}-sft-{seed}".replace("/", "-")).iterdir()
+    sft = list(folder_of(args, "sft", seed).iterdir())
+    if not sft:
+        return  # its start has failed, and said so
     # RFT trains on the demonstrations once more: it makes them, and the same start, itself
-    own = "" if arm == "rft" else f"--no-sft --model-id {checkpoint.latest(folder).folder('actor')}"
+    own = "" if arm == "rft" else f"--no-sft --model-id {checkpoint.latest(sft[0]).folder('actor')}"
     path = run(args, arm, seed, f"--no-test-before {own} {ARMS[arm]}")
     if path is not None:
         keep(args, arm, seed, path)
@@ -168,9 +182,10 @@ def by_arm(records):
     return found
 
 
-def show(interval):
-    alone = math.isnan(interval.low)  # one seed has no spread
-    return f"{interval.estimate:.3f}" if alone else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def show(interval, seeds):
+    """The interval of three seeds or more; of two it says nothing."""
+    few = seeds < 3 or math.isnan(interval.low)
+    return f"{interval.estimate:.3f}" if few else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def versus(arms, arm, other, value):
@@ -178,7 +193,10 @@ def versus(arms, arm, other, value):
     if arm == other or other not in arms:
         return ""
     seeds = sorted(arms[arm].keys() & arms[other].keys())
-    return show(paired_difference(*[[value(arms[name][seed]) for seed in seeds] for name in (arm, other)]))
+    if not seeds:
+        return ""
+    difference = paired_difference(*[[value(arms[name][seed]) for seed in seeds] for name in (arm, other)])
+    return show(difference, len(seeds))
 
 
 def early(record, name, part=1 / 3):
@@ -201,8 +219,8 @@ def main_table(arms):
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = list(runs.values())
-        cells = [NAMES.get(arm, arm), str(len(rows)), show(mean_ci([success(r) for r in rows]))]
-        cells.append(show(mean_ci([r["test"].get("score", success(r)) for r in rows])))
+        cells = [NAMES.get(arm, arm), str(len(rows)), show(mean_ci([success(r) for r in rows]), len(rows))]
+        cells.append(show(mean_ci([r["test"].get("score", success(r)) for r in rows]), len(rows)))
         cells += [versus(arms, arm, "grpo", success), versus(arms, arm, "replay", success)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -221,15 +239,15 @@ def kind_table(arms):
 def signal_table(arms):
     """The groups' signal in the first third, and the controller's convergence."""
     heads = "method", "all-zero groups, first third", "against GRPO", "entropy, first third", "against GRPO"
-    heads = (*heads, "suffix, mean", "convergence steps (tasks)")
+    heads = (*heads, "all-zero, fresh groups alone", "against GRPO", "suffix, mean", "convergence steps (tasks)")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = [r for r in runs.values() if "groups/all_zero" in r["curves"]]
         if not rows or arm in ("ppo", "rft"):
             continue
         cells = [NAMES.get(arm, arm)]
-        for name in ("groups/all_zero", "groups/entropy"):
-            cells.append(show(mean_ci([early(r, name) for r in rows])))
+        for name in ("groups/all_zero", "groups/entropy", "groups/fresh_all_zero"):
+            cells.append(show(mean_ci([early(r, name) for r in rows]), len(rows)))
             cells.append(versus(arms, arm, "grpo", lambda record, name=name: early(record, name)))
         suffixes = [y for r in rows for _, y in r["curves"].get("replay/suffix_mean", [])]
         waits, weights = [], []
