@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import llm, orm, parallel, vlm
+from common import fsdp, llm, orm, parallel, vlm
 from common.cluster import start_ray
 from common.critic import make_critic, state_values, value_logits
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -136,7 +136,7 @@ class Args:
     judge_model: str = ""
     """its name there; empty: the one model that is served"""
     judge_images: int = 1
-    """screenshots that it sees, the last ones (the paper: 1)"""
+    """screenshots that it sees, the last ones (the paper: 1; Figure 5 has up to 10)"""
 
     # A-RIDE (section 5)
     algorithm: Literal["distrl", "digirl", "filtered-bc"] = "distrl"
@@ -144,20 +144,25 @@ class Args:
     maximum likelihood on successes"""
     released: bool = False
     """what the released code does in the paper's stead: sets the fields of RELEASED"""
-    gamma: float = 0.5
-    """discount (the paper gives none; released: 0.5)"""
+    gamma: float = 1.0
+    """discount (the paper gives none; released: 0.5, below which V, a probability without discount, makes the first
+    steps of a sure success negative)"""
+    reward: Literal["return", "outcome", "released"] = "return"
+    """r_t: return: the outcome that the step is paid and the Monte-Carlo return from t + 1 (A.4.2); outcome: without
+    the return, which the value of the next state holds already; released: what the published code computes"""
     retrace: bool = True
     """correct values by Retrace; off: V as it is"""
     retrace_lambda: float = 0.95
-    """trace decay lambda (the paper gives none; near 1: the outcome is all that is paid, and episodes are short)"""
+    """trace decay lambda: how far an outcome reaches back at once (the paper gives none; near 1, because episodes are
+    short and pay at the end alone)"""
     v_trace: bool = False
     """correct by V-trace instead"""
     corrected_rewards: Literal["outcome", "all"] = "outcome"
     """rewards in the corrections: the outcome alone, because V is its probability; or those of the advantage, whose
     Monte-Carlo returns count it at every step (the formula as printed)"""
     corrected_baseline: bool = False
-    """subtract the corrected V(s_t) in the advantage, too (V(s_t) <- V(s_t) + delta_t as printed); off: V(s_t) itself,
-    because what knows the action's own outcome takes it out of the advantage"""
+    """the advantage is the next state's corrected value minus this state's: on: corrected, too (as printed), which
+    takes the action's own outcome out again; off: V(s_t) as the critic has it"""
     target_share: float = 0.5
     """share of the corrected value in the critic's target, the rest is 1[G_t > 0] (the paper has both)"""
     importance_ratio: bool = True
@@ -204,7 +209,7 @@ class Args:
     """exponent of the priorities (the paper: 0.5)"""
     refresh_every: int = 10
     """iterations between two looks at the buffer with the newest policy and critic ("periodically")"""
-    refresh_size: int = 0
+    refresh_size: int = 256
     """trajectories looked at then, those that were not for the longest time; 0: all"""
     max_staleness: int = 0
     """trajectories with steps of a policy that is more versions old are not drawn; 0: all are (the paper)"""
@@ -268,7 +273,7 @@ TINY = dict(
     sft_learning_rate=1e-3,
     sft_epochs=2,
     sft_batch_size=16,
-    gamma=1.0,
+    reward="outcome",
     advantage_floor=0.0,
     filter_quantile=0.0,
     beta=0.0,
@@ -292,6 +297,8 @@ TINY = dict(
 
 # --released: what the published code does where that is not what the paper says.
 RELEASED = dict(
+    gamma=0.5,
+    reward="released",
     retrace=False,
     v_trace=True,
     corrected_rewards="all",
@@ -306,6 +313,7 @@ RELEASED = dict(
 
 # --algorithm digirl: Bai et al. 2024, as released.
 DIGIRL = dict(
+    gamma=0.5,
     retrace=False,
     v_trace=False,
     target_share=0.0,
@@ -339,17 +347,25 @@ def repetitions(actions, screens):
     return counts
 
 
+def outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
+    """The outcome that the step itself is paid, and the penalties: the n-th repetition in a row costs n times
+    `repeat_penalty`, an invalid action `invalid_penalty`. [T] -> [T]."""
+    return outcomes - repeat_penalty * repeats - invalid_penalty * invalid
+
+
 def shaped_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
-    """r_t of A.4.2: the outcome that the step itself is paid, the Monte-Carlo return from t + 1 on, and the penalties:
-    the n-th repetition in a row costs n times `repeat_penalty`, an invalid action `invalid_penalty`. [T] -> [T]."""
+    """r_t of A.4.2: the same and the Monte-Carlo return from t + 1 on. As `outcome_rewards`."""
     following = torch.cat([returns(outcomes, gamma)[1:], outcomes.new_zeros(1)])
     return outcomes + following - repeat_penalty * repeats - invalid_penalty * invalid
 
 
 def released_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
     """The released code's: the return from t on besides the outcome, which so counts twice at the end, and 0.05 less a
-    step. As `shaped_rewards`."""
+    step. As `outcome_rewards`."""
     return outcomes + returns(outcomes, gamma) - 0.05 - repeat_penalty * repeats - invalid_penalty * invalid
+
+
+REWARDS = {"return": shaped_rewards, "outcome": outcome_rewards, "released": released_rewards}
 
 
 def td_errors(rewards, values, gamma):
@@ -512,7 +528,7 @@ def oldest_version(trajectory):
 
 def above_quantile(entries, quantile):
     """The trajectory-level filter (section 5.1): entries whose worth is at least this quantile of all; those that were
-    never looked at pass."""
+    never looked at pass (there are none but where nothing is valued)."""
     known = [entry.worth for entry in entries if entry.worth is not None]
     if not quantile or not known:
         return entries
@@ -544,10 +560,7 @@ class RolloutWorker:
         self.model, self.tokenizer = llm.load(*base_model(args)[:3])
         self.judge = Evaluator(args.judge_url, args.judge_model, JUDGE_PROMPT) if args.judge_url else None
         self.waiting, self.running, self.lock, self.version = [], None, asyncio.Lock(), -1
-        self.phones, self.free = [make_env(args, number)], None
-
-    async def ready(self):
-        """Answers once the worker has found its place."""
+        self.phones, self.free, self.rests = [make_env(args, number)], None, {}
 
     async def pull(self, weights, version):
         """Fetch the weights of a version, Ray's reference in a list, while the phones play on, and swap them in.
@@ -577,12 +590,13 @@ class RolloutWorker:
                 self.waiting = [entry for entry in self.waiting if entry[2] != temperature]
                 try:
                     done = await self._sample([entry[0] for entry in batch], [entry[1] for entry in batch], temperature)
-                except Exception as error:  # to whoever asked
-                    for *_, future in batch:
+                except Exception as error:  # to whoever asked, and still waits
+                    for future in [future for *_, future in batch if not future.done()]:
                         future.set_exception(error)
                     continue
                 for (*_, future), completion in zip(batch, done, strict=True):
-                    future.set_result(completion)
+                    if not future.done():
+                        future.set_result(completion)
         self.running = None
 
     async def _sample(self, prompts, seeds, temperature):
@@ -611,7 +625,7 @@ class RolloutWorker:
 
             watched = Watched(env, album)
             played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, album.add)
-            if self.judge is not None:
+            if self.judge is not None and played.outcome == "exit":  # out of steps is a failure anyway
                 actions = [step.action for step in played.steps[-2:]]
                 screens = album.last(self.args.judge_images)
                 played.judged = await self.judge.success(task.instruction, actions, screens)
@@ -629,7 +643,7 @@ class RolloutWorker:
         return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
-        env, log, album = await self._slot(), FaultLog(window=10**9), Album()
+        env, log, album, trajectory = await self._slot(), FaultLog(window=10**9), Album(), None
 
         async def play_once(env, task, attempt, index):
             album.clear()  # of an episode that ended in a fault nobody asks for them
@@ -638,7 +652,9 @@ class RolloutWorker:
         try:
             trajectory = await play_until_sound(env, task, 0, play_once, log)
         finally:
-            self.free.put_nowait(env)
+            # a phone that failed at a task three times rests before the next one, longer and longer
+            rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
+            asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
         kept = {step.screenshot for step in trajectory.steps} if trajectory and self.args.screenshots else ()
         return trajectory, {name: album.pictures[name] for name in kept if name is not None}, log
 
@@ -732,10 +748,12 @@ class Listing:
 
 @dataclass
 class Part:
-    """A worker: its Ray actor, and the version of its weights, -1 until it has any: it may not have found a place."""
+    """A worker: its Ray actor, and the version of its weights, -1 until it has any: it may not have found a place.
+    `deaths` of workers in this place that had not come so far."""
 
     actor: object
     version: int = -1
+    deaths: int = 0
 
 
 RECENT = 256  # episodes by which the trajectories of a minute are counted
@@ -807,8 +825,10 @@ class System:
             self.playing, begun = self.playing + 1, time.time()
             try:
                 done = partial(done, await call, number, begun)
-            except self.ray.exceptions.RayActorError:
-                done = partial(self._lost, number, part, again)
+            except self.ray.exceptions.RayTaskError:
+                raise
+            except self.ray.exceptions.RayError as error:  # the worker's end, or its node's
+                done = partial(self._lost, number, part, again, error)
             self.playing -= 1
             with self.changed:
                 done()
@@ -830,9 +850,11 @@ class System:
                 continue
             try:
                 took = await call
-            except self.ray.exceptions.RayActorError:
+            except self.ray.exceptions.RayTaskError:
+                raise
+            except self.ray.exceptions.RayError as error:
                 with self.changed:
-                    self._lost(number, part, lambda: None)
+                    self._lost(number, part, lambda: None, error)
                 continue
             with self.changed:
                 part.version = version
@@ -885,14 +907,20 @@ class System:
         self.lost += 1
         self.again.append(place)
 
-    def _lost(self, number, part, again):
-        """A worker is gone: what it played is played again, and another one takes its place."""
+    def _lost(self, number, part, again, error):
+        """A worker is gone: what it played is played again, and another one takes its place. Raises TooManyFaults
+        where it never came to anything, nor did the two before it."""
         if self.stopping:
             return
         again()
         if self.parts[number] is part:  # the first that notices
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
-            self.parts[number] = Part(self._start_worker(number))
+            deaths = part.deaths + 1 if part.version < 0 else 0
+            if deaths > 2:
+                raise TooManyFaults(f"rollout worker {number} cannot start: {str(error)[-600:]}")
+            with contextlib.suppress(Exception):
+                self.ray.kill(part.actor)  # one that is only out of reach would play on beside the new one
+            self.parts[number] = Part(self._start_worker(number), deaths=deaths)
             self.newer.set()
 
     def _listed(self, index, outcome, slot, begun):
@@ -1104,8 +1132,8 @@ def assess(trajectory, values, ratios, outcome, args):
     screens = [""] * len(steps) if args.repeats_anywhere else [step.hash or step.observation for step in steps]
     repeats = torch.tensor(repetitions([step.action for step in steps], screens), dtype=torch.float32)
     invalid = torch.tensor([bool(step.error) for step in steps], dtype=torch.float32)
-    given = outcomes, repeats, invalid, args.gamma, args.repeat_penalty, args.invalid_penalty
-    rewards = released_rewards(*given) if args.released else shaped_rewards(*given)
+    penalties = args.repeat_penalty, args.invalid_penalty
+    rewards = REWARDS[args.reward](outcomes, repeats, invalid, args.gamma, *penalties)
     paid = outcomes if args.corrected_rewards == "outcome" else rewards
     corrections = torch.zeros(len(steps))
     if args.v_trace:
@@ -1117,7 +1145,8 @@ def assess(trajectory, values, ratios, outcome, args):
         advantage = digirl_advantages(outcomes, values, args.gamma)
     else:
         advantage = advantages(rewards, corrected, args.gamma)
-        advantage = advantage if args.corrected_baseline else advantage + corrections
+        if not args.corrected_baseline:
+            advantage = rewards + args.gamma * corrected[1:] - values[:-1]
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
     targets = critic_targets(outcomes, values, corrections, args.target_share)
     return advantage, targets, td_errors(rewards, values, args.gamma)
@@ -1376,10 +1405,10 @@ def save(host):
         weights[f"critic_{name}"] = {key: p.detach() for key, p in critic.named_parameters() if p.requires_grad}
         states[f"critic_{name}"] = learner.critic_optimizers[name].state_dict()
     counts = {name: getattr(learner, name) for name in COUNTS}
-    state = {"counts": counts, "steps": system.steps, "version": system.version, "received": host.received}
+    state = {"counts": counts, "version": system.version}
     with system.changed:
-        state |= {"faults": system.faults.state(), "lost": system.lost}
-    state |= {"ended": host.received + state["faults"]["dropped"], "unknown": host.unknown, "seconds": host.seconds}
+        state |= {"faults": system.faults.state(), "lost": system.lost, "begun": system.begun}
+    state |= {"unknown": host.unknown, "seconds": host.seconds}
     state |= {"maxima": [host.buffer.max_td, host.buffer.max_entropy]}
     parallel.broadcast(("save", states["rng"], learner.iteration, ()))
     run.save_checkpoint(system.steps, weights, states, state)
@@ -1391,14 +1420,18 @@ def restore(host, args):
     learner, run, system = host.learner, host.run, host.system
     restore_learner(learner, run.resumed, args)
     state = run.resumed.state
-    host.received, host.unknown, host.seconds = state["received"], state["unknown"], state["seconds"]
+    host.unknown, host.seconds = state["unknown"], state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
-    system.steps, system.begun, system.ended = state["steps"], state["ended"], state["ended"]
     system.faults.set_state(state["faults"])
     system.lost = state["lost"]
+    missing = set(range(state["begun"]))
     for trajectory in run.trajectories:
         if trajectory.policy == "rollouts":
             host.buffer.add(trajectory)
+            system.steps += len(trajectory.steps)
+            missing.discard(trajectory.place)
+    system.begun, system.again = state["begun"], sorted(missing)  # dropped ones, too
+    system.ended = host.received = system.begun - len(missing)
     system.publish(learner.actor, state["version"])
 
 
@@ -1408,10 +1441,10 @@ def restore_learner(learner, checkpoint, args):
     vars(learner).update(checkpoint.state["counts"])
     llm.load_trained(learner.actor, checkpoint.folder("actor"))
     make_critics(learner, args)
-    learner.optimizer.load_state_dict(tensors["actor"])
+    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
     for name, critic in learner.critics.items():
         vlm.fill(critic, checkpoint.weights(f"critic_{name}"))
-        learner.critic_optimizers[name].load_state_dict(tensors[f"critic_{name}"])
+        fsdp.load_optimizer(learner.critic_optimizers[name], tensors[f"critic_{name}"])
     learner.rng.setstate(tensors["rng"])
     torch.set_rng_state(tensors["torch"])
 
@@ -1467,34 +1500,44 @@ def receive(host, played):
 
 
 def missing(host, args):
-    """How many trajectories must come before the next iteration."""
+    """How many trajectories must come before the next iteration: one at least where none could be drawn."""
     needed = args.warmup_trajectories
     if args.replay_ratio:
         needed = max(needed, math.ceil((host.learner.iteration + 1) * args.batch_trajectories / args.replay_ratio))
-    return max(0, needed - host.received)
+    return max(needed - host.received, 0 if drawable(host, args) else 1)
+
+
+def drawable(host, args):
+    """What an iteration may draw from."""
+    entries = host.buffer.usable(host.system.version, args.max_staleness)
+    return [e for e in entries if e.trajectory.reward] if args.algorithm == "filtered-bc" else entries
 
 
 def gather(host, args):
     """Take what the workers have played, and wait for what the next iteration needs. False where no more is to come."""
-    if not args.sync:
-        receive(host, host.system.take(missing(host, args)))
-        return not missing(host, args)
-    while missing(host, args):
-        if args.total_trajectories and host.received >= args.total_trajectories:
+    receive(host, host.system.take())
+    while needed := missing(host, args):
+        before = host.received
+        if args.sync:
+            over = args.total_trajectories and before >= args.total_trajectories
+            receive(host, [] if over else host.system.play_round())
+        else:
+            receive(host, host.system.take(needed))
+        if host.received == before:
             return False
-        receive(host, host.system.play_round())
     return True
 
 
 def draw(host, args):
     """The entries of an iteration: (those for the critics, those for the actor)."""
     buffer, alpha = host.buffer, args.priority_alpha if args.prioritised else 0.0
-    usable = buffer.usable(host.system.version, args.max_staleness)
+    usable = drawable(host, args)
     if args.algorithm == "filtered-bc":
-        return [], buffer.draw([e for e in usable if e.trajectory.reward], args.batch_trajectories, alpha=0.0)
+        return [], buffer.draw(usable, args.batch_trajectories, alpha=0.0)
     batch = buffer.draw(usable, args.batch_trajectories, alpha)
     if not args.filter_quantile:
         return batch, batch
+    look_again(host, [entry for entry in usable if entry.worth is None], args)  # else the newest would all pass
     return batch, buffer.draw(above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
 
 
@@ -1504,12 +1547,17 @@ def staleness(entries, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)} if lags else {}
 
 
-def refresh(host, args):
-    """Priorities by the newest policy and critic, of what was looked at the longest ago."""
+def look_again(host, entries, args):
+    """Priorities and worths of entries by the newest policy and critics."""
+    if entries:
+        looks = together(host.learner, "look_at", [entry.trajectory for entry in entries], args)
+        host.buffer.note(entries, looks, (args.w1, args.w2, args.w3), host.learner.iteration)
+
+
+def longest_ago(host, args):
+    """The entries that were not looked at for the longest time."""
     entries = host.buffer.usable(host.system.version, args.max_staleness)
-    entries = sorted(entries, key=lambda entry: entry.looked)[: args.refresh_size or None]
-    looks = together(host.learner, "look_at", [entry.trajectory for entry in entries], args)
-    host.buffer.note(entries, looks, (args.w1, args.w2, args.w3), host.learner.iteration)
+    return sorted(entries, key=lambda entry: entry.looked)[: args.refresh_size or None]
 
 
 def run_iteration(host, eval_tasks, args):
@@ -1524,8 +1572,9 @@ def run_iteration(host, eval_tasks, args):
         found, looks = together(learner, "update", *given, system.version, progress_of(host, args), args)
         if looks:
             host.buffer.note(batch + chosen, looks, (args.w1, args.w2, args.w3), learner.iteration)
-        if args.prioritised and args.algorithm != "filtered-bc" and learner.iteration % args.refresh_every == 0:
-            refresh(host, args)
+        wanted = learner.critics and (args.prioritised or args.filter_quantile)
+        if wanted and learner.iteration % args.refresh_every == 0:
+            look_again(host, longest_ago(host, args), args)
     metrics |= found
     if found.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
         run.say(f"warning: sampling log-probs are {found['rollout/logprob_gap']:.3f} a token from the model's own")
@@ -1587,7 +1636,7 @@ def warm_up(host, args):
     """The first trajectories, all of the first policy (A.5.2), and the critics' first look at them."""
     with host.run.timer("waiting"):
         if not gather(host, args):
-            raise UsageError("--total-trajectories are fewer than --warmup-trajectories")
+            raise UsageError("too few of --total-trajectories could be played and evaluated for the warm-up")
     trajectories = [entry.trajectory for entry in host.buffer.entries]
     success = sum(t.reward for t in trajectories) / max(1, len(trajectories))
     host.run.say(f"{len(trajectories)} trajectories to begin with, success {success:.3f}")
@@ -1652,10 +1701,16 @@ def some(tasks, count):
     return [tasks[i * len(tasks) // count] for i in range(count)] if count < len(tasks) else tasks
 
 
+def variant(args):
+    """The defaults that --released and --algorithm digirl change."""
+    return (RELEASED if args.released else {}) | (DIGIRL if args.algorithm == "digirl" else {})
+
+
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    args = replace(args, **(RELEASED if args.released else {}) | (DIGIRL if args.algorithm == "digirl" else {}))
-    for name in "num_workers phones_per_worker iterations batch_trajectories batch_size refresh_every".split():
+    positive = """num_workers phones_per_worker iterations batch_trajectories batch_size refresh_every eval_every
+    save_every judge_images actor_epochs critic_epochs"""
+    for name in positive.split():
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
     for name in "retrace_lambda target_share filter_quantile gamma".split():
@@ -1664,6 +1719,10 @@ def main(args):
     for name in "total_trajectories train_seconds replay_ratio max_staleness num_demos warmup_trajectories".split():
         if getattr(args, name) < 0:
             raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+    if 0 < args.total_trajectories < args.warmup_trajectories:
+        raise UsageError("--total-trajectories must be at least --warmup-trajectories: training begins behind these")
+    if args.labels == "v-traj" and args.trajectory_value == "first":
+        raise UsageError("--labels v-traj reads the outcome off the end: not with --trajectory-value first")
     if args.buffer_size < args.batch_trajectories:
         raise UsageError("--buffer-size must hold at least --batch-trajectories")
     if args.sync and args.replay_ratio <= 0:
@@ -1703,11 +1762,12 @@ def main(args):
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:
                 save(host)
-            run.say(f"go on with --resume {run.path}")
+            if run.latest() is not None:
+                run.say(f"go on with --resume {run.path}")
             raise
         finally:
             system.close()
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY}, variant=variant)))

@@ -37,7 +37,8 @@ class Evaluator:
             reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
         except openai.OpenAIError as error:
             raise EnvFault(f"the judge at {self.url}: {error}") from error
-        found = STATUS.findall(reply.choices[0].message.content or "")
+        answer = reply.choices[0].message.content if reply.choices else ""
+        found = STATUS.findall(answer or "")
         if not found:
             raise EnvFault(f"the judge at {self.url} said neither success nor failure")
         return float(found[-1].lower() == "success")

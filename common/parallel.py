@@ -5,6 +5,7 @@ Only the first process (`is_main`) writes the run's folder.
 """
 
 import os
+from datetime import timedelta
 
 from common.errors import UsageError
 
@@ -37,7 +38,8 @@ def start():
         import torch
         from accelerate import PartialState
 
-        PartialState(cpu=not torch.cuda.is_available())
+        # the first process may wait for hours for what phones or browsers play, the others for it
+        PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=7))
 
 
 def sharded():

@@ -238,10 +238,11 @@ def read_metrics(run_path: str | Path) -> list[dict]:
     return rows
 
 
-def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None):
+def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None, variant=lambda args: {}):
     """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
     for "auto" the tiny ones where the model is tiny, else the paper's (the class's own); without presets the class's
-    own. With `--resume FOLDER` the defaults are that run's arguments. A flag always wins."""
+    own. `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that
+    run's arguments. A flag always wins."""
     import tyro
 
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -257,7 +258,8 @@ def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None 
     preset = first.preset
     if preset == "auto":
         preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
-    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **presets.get(preset, {})))
+    changed = presets.get(preset, {}) | variant(first)
+    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **changed))
     return replace(args, preset=preset)
 
 

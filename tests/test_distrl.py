@@ -7,6 +7,7 @@ import random
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,6 +19,7 @@ from common import llm
 from common.errors import EnvFault, EnvHang, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
 from common.replay import Step, Trajectory
+from common.run import parse_args
 from distrl import Args, Learner, Look, ReplayBuffer
 from envs import Task
 
@@ -88,6 +90,34 @@ def test_rewards_are_the_outcome_the_return_from_the_next_step_and_the_penalties
     repeats, invalid = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.0])
     found = distrl.shaped_rewards(zeros, repeats, invalid, 0.5, 0.4, 1.0)
     assert found.tolist() == pytest.approx([-1.0, -0.4, -0.8])
+    found = distrl.outcome_rewards(REWARDS, repeats, invalid, 0.5, 0.4, 1.0)
+    assert found.tolist() == pytest.approx([-1.0, -0.4, 0.2])
+
+
+def test_the_outcome_alone_values_a_step_by_what_it_changes():
+    """gamma = lambda = 1, on-policy: 1 - V in a success, -V in a failure, penalties on top; the last step counts as the
+    others do."""
+    made = Trajectory(TASK, 0, 0, [Step([1], [2], [-1.0], 0, f"screen {i}", f"a{i}") for i in range(4)], reward=1.0)
+    made.steps[1].error = "refused"
+    values, args = torch.tensor([0.2, 0.4, 0.5, 0.9, 0.0]), replace(ARGS, gamma=1.0, retrace_lambda=1.0)
+    for outcome in (1.0, 0.0):
+        advantage, _, _ = distrl.assess(made, values, torch.ones(4), outcome, replace(args, reward="outcome"))
+        expected = [outcome - 0.2, outcome - 0.4 - 1.0, outcome - 0.5, outcome - 0.9]
+        assert advantage.tolist() == pytest.approx(expected)
+    printed, _, _ = distrl.assess(made, values, torch.ones(4), 1.0, args)
+    assert printed.tolist() == pytest.approx([1.8, 0.6, 1.5, 0.1])
+
+
+def test_flags_win_over_what_the_variants_set():
+    def parsed(*argv):
+        return parse_args(Args, {"tiny": distrl.TINY}, list(argv), distrl.variant)
+
+    assert parsed().reward == "outcome" and parsed("--preset", "paper").reward == "return"
+    released = parsed("--released", "--filter-quantile", "0.3")
+    assert (released.reward, released.gamma, released.filter_quantile) == ("released", 0.5, 0.3)
+    assert released.batch_trajectories == distrl.TINY["batch_trajectories"]
+    digirl = parsed("--algorithm", "digirl", "--gamma", "0.7")
+    assert (digirl.gamma, digirl.filter_quantile, digirl.importance_ratio) == (0.7, 0.9, False)
 
 
 def test_without_the_return_a_small_gamma_would_make_correct_steps_negative():
@@ -289,6 +319,35 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
             assert found.worth == pytest.approx(learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4)
 
 
+def host_of(learner, trajectories, version=1, **options):
+    buffer = ReplayBuffer(100)
+    for made in trajectories:
+        buffer.add(made)
+    system = SimpleNamespace(version=version)
+    return distrl.Host(learner, system, buffer, None, received=len(trajectories)), replace(ARGS, **options)
+
+
+def test_the_filter_holds_for_trajectories_that_nobody_has_looked_at_yet(learner):
+    rng = random.Random(5)
+    host, args = host_of(learner, [trajectory(rng) for _ in range(8)], filter_quantile=0.5, batch_trajectories=8)
+    batch, chosen = distrl.draw(host, args)
+    worths = sorted(entry.worth for entry in host.buffer.entries)
+    assert len(batch) == 8 and len(chosen) == 4 and min(entry.worth for entry in chosen) >= worths[4]
+    assert all(entry.priority is not None for entry in host.buffer.entries)
+
+
+def test_an_iteration_waits_for_something_to_draw(learner):
+    rng = random.Random(5)
+    failed = [trajectory(rng, reward=0.0) for _ in range(4)]
+    learner.iteration = 0
+    host, args = host_of(learner, failed, warmup_trajectories=2, replay_ratio=0.0)
+    assert distrl.missing(host, args) == 0
+    assert distrl.missing(host, replace(args, algorithm="filtered-bc")) == 1  # no success
+    host.system.version = 9
+    assert distrl.missing(host, replace(args, max_staleness=3)) == 1  # all too old
+    assert distrl.missing(host, replace(args, replay_ratio=2.0, batch_trajectories=20)) == 6
+
+
 def weights_of(model):
     return torch.cat([p.detach().flatten().clone() for p in model.parameters()])
 
@@ -477,6 +536,21 @@ async def test_a_task_that_is_nothing_but_faults_is_dropped(monkeypatch):
     worker = worker_of(Phone([EnvFault("offline")] * 3), monkeypatch)
     played, _, log, _ = await worker.play(TASK, 1, 1.0)
     assert played is None and log.dropped == 1 and log.faults == 3
+
+
+async def test_a_phone_that_fails_again_and_again_rests(monkeypatch):
+    phone = Phone([EnvFault("offline")] * 6 + [None, EnvFault("offline"), EnvFault("offline"), EnvFault("offline")])
+    worker, waits = worker_of(phone, monkeypatch), []
+    loop = asyncio.get_running_loop()
+
+    def at_once(seconds, call, *given):
+        waits.append(seconds)
+        loop.call_soon(call, *given)
+
+    monkeypatch.setattr(loop, "call_later", at_once)
+    for _ in range(4):
+        await worker.play(TASK, 1, 1.0)
+    assert waits == [5.0, 10.0, 0.0, 5.0]
 
 
 async def test_a_worker_swaps_weights_between_two_batches_and_says_the_version(monkeypatch, base):
