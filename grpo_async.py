@@ -34,7 +34,7 @@ from typing import Literal
 import torch
 
 import envs
-from common import llm, parallel, vlm
+from common import fsdp, llm, parallel, vlm
 from common.cluster import start_ray
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -818,7 +818,9 @@ class System:
             self.playing, begun = self.playing + 1, time.time()
             try:
                 done = partial(done, await call, number, begun)
-            except self.ray.exceptions.RayActorError:
+            except self.ray.exceptions.RayTaskError:
+                raise
+            except self.ray.exceptions.RayError:  # the worker's end, or its node's
                 done = partial(self._lost, number, worker, again)
             self.playing -= 1
             with self.changed:
@@ -875,6 +877,8 @@ class System:
         again()
         if self.workers[number] is worker:  # the first slot that notices
             self.faults.record(EnvFault(f"rollout worker {number} is gone"))
+            with contextlib.suppress(Exception):
+                self.ray.kill(worker)  # one that is only out of reach would play on beside the new one
             self.workers[number] = self._start_worker(number)
 
     def _listed(self, index, outcome, slot, begun):
@@ -1264,7 +1268,7 @@ def restore_learner(learner, checkpoint, args):
     vars(learner).update(checkpoint.state["counts"])
     vlm.load_trained(learner.actor, checkpoint.folder("actor"))
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    learner.optimizer.load_state_dict(tensors["actor"])
+    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
     learner.rng.setstate(tensors["rng"])
     torch.set_rng_state(tensors["torch"])
 

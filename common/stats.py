@@ -46,6 +46,7 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
 
 
 MANY = 50  # groups with a figure each
+BACK = "go_backward", 'argument="Back"', "PRESS_BACK"  # in the web's grammar and the phones'
 ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")
 
 
@@ -62,7 +63,7 @@ def error_type(trajectory) -> str | None:
         return ERRORS[0]
     if len({step.observation for step in trajectory.steps}) <= 1:
         return ERRORS[1]
-    if any(step.error or "go_backward" in step.action for step in trajectory.steps):
+    if any(step.error or any(back in step.action for back in BACK) for step in trajectory.steps):
         return ERRORS[2]
     return ERRORS[3]
 
