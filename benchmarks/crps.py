@@ -182,7 +182,7 @@ def by_arm(records):
     return found
 
 
-def show(interval, seeds):
+def show(interval, seeds=3):
     """The interval of three seeds or more; of two it says nothing."""
     few = seeds < 3 or math.isnan(interval.low)
     return f"{interval.estimate:.3f}" if few else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"

@@ -1,0 +1,286 @@
+"""The learning comparisons of docs/distrl.md: DistRL, DigiRL, Filtered BC and the ablations, over seeds, on two cores.
+
+    python benchmarks/distrl.py --seeds 3                              # equal trajectories; goes on where it was stopped
+    python benchmarks/distrl.py --seeds 3 --env-id phone/shopping
+    python benchmarks/distrl.py --seeds 3 --seconds 600 --phone-delay 2.5:0.6 --arms distrl sync digirl digirl-sync
+    python benchmarks/distrl.py --seeds 1 --arms grid                  # the weights of the priority
+    python benchmarks/distrl.py --report --write-docs                  # tables and plots from what there is
+
+Each run's result is one line of benchmarks/results/distrl.jsonl, written when it is done; what is there is not run
+again. All arms of a seed begin with the same fine-tuned policy, which is also the arm "sft", and play as many
+trajectories (or, with --seconds, train for as long). One run at a time: it takes both cores.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.crps import show, smooth
+from benchmarks.docs import write_docs
+from common import checkpoint
+from common.run import read_metrics, run_main
+from common.stats import mean_ci, paired_difference
+
+RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
+MAIN = "filtered-bc", "digirl-alone", "digirl-sync", "digirl", "distrl"
+DIGIRL = "--algorithm digirl --gamma 1 --filter-quantile 0.5"  # as digirl.py's tiny preset
+GRID = {
+    f"w {a:g} {b:g} {c:g}": f"--w1 {a} --w2 {b} --w3 {c}" for a, b, c in product((0.1, 1, 10), (0.01, 1), (0.01, 1))
+}
+ARMS = {
+    "filtered-bc": "--algorithm filtered-bc",
+    "digirl-alone": "",  # digirl.py
+    "digirl-sync": f"{DIGIRL} --sync",
+    "digirl": DIGIRL,
+    "distrl": "",
+    "sync": "--sync",
+    "no-retrace": "--no-retrace",
+    "v-trace": "--v-trace",
+    "no-prioritised": "--no-prioritised",
+    "entropy": "--beta 0.01 --entropy exact",
+    "no-penalties": "--repeat-penalty 0 --invalid-penalty 0",
+    "return": "--reward return",
+    "released": "--released",
+} | GRID
+NAMES = {"sft": "warm-up policy (SFT)", "filtered-bc": "Filtered BC", "digirl-alone": "DigiRL (digirl.py)",
+         "digirl-sync": "DigiRL, synchronous", "digirl": "DigiRL, asynchronous", "distrl": "DistRL",
+         "sync": "DistRL, synchronous", "no-retrace": "no Retrace", "v-trace": "V-trace",
+         "no-prioritised": "no prioritised replay", "entropy": "entropy .01", "no-penalties": "no penalties",
+         "return": "the return in the reward", "released": "as released"} | {name: name for name in GRID}  # fmt: skip
+CURVES = """
+rollout/reward eval/success replay/success staleness/mean losses/advantage losses/positive losses/ratio_before
+losses/trajectory_auc losses/critic_loss losses/td_error losses/trained_steps charts/trajectories charts/seconds
+""".split()
+
+
+@dataclass
+class Args:
+    env_id: str = "phone/general"
+    """phone/general or phone/shopping"""
+    seeds: int = 3
+    """seeds 1 to N"""
+    arms: tuple[str, ...] = MAIN
+    """which arms (see ARMS in this file); grid: all of GRID"""
+    trajectories: int = 1000
+    """trajectories that a run plays"""
+    seconds: float = 0.0
+    """train for so long instead; needs --phone-delay to be of interest"""
+    phone_delay: str = "0"
+    """as distrl.py's"""
+    unseen: str = "phone/install"
+    """the group that is never trained on: what the runs of MAIN are tested on, too; empty: not"""
+    flags: str = ""
+    """further flags of distrl.py and digirl.py, for all arms; kept in the results"""
+    report: bool = False
+    """print the tables of what has been measured; run nothing"""
+    write_docs: bool = False
+    """with --report: put them into docs/distrl.md, with plots"""
+    runs_dir: str = "runs/distrl"
+    """where the runs' folders go; their trajectories are deleted when a run is done"""
+
+
+# ----------------------------------------------------------------------------------------------------------- the runs
+def run(args, name, seed, script, flags):
+    """One run of a script; its folder, or None where it failed."""
+    folder = ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}".replace("/", "-").replace(" ", "_")
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, script, "--preset", "tiny", "--env-id", args.env_id, "--seed", str(seed)]
+    command += ["--runs-dir", str(folder), *args.flags.split(), *flags.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{name} {seed}: {done.stderr.strip()[-400:]}", flush=True)
+        return None
+    (path,) = folder.iterdir()
+    for file in ("trajectories.jsonl", "episodes.html"):
+        (path / file).unlink(missing_ok=True)
+    return path
+
+
+def length_of(args, arm):
+    """How long an arm's run is, as flags."""
+    if arm == "digirl-alone":
+        return f"--total-trajectories {args.trajectories}"
+    if args.seconds:
+        return f"--iterations 100000 --train-seconds {args.seconds} --phone-delay {args.phone_delay}"
+    return f"--iterations 100000 --total-trajectories {args.trajectories} --phone-delay {args.phone_delay}"
+
+
+def start(args, seed):
+    """The fine-tuned policy of a seed: its folder. What its test shows is the arm "sft"."""
+    folder = ROOT / args.runs_dir / f"{args.env_id}-sft-{seed}".replace("/", "-")
+    if not list(folder.glob("*/checkpoints/*/actor")):
+        nothing = "--iterations 1 --learning-rate 0 --warmup-trajectories 1 --batch-trajectories 1 --replay-ratio 0"
+        path = run(args, "sft", seed, "distrl.py", nothing)
+        if path is not None and not measured(args, "sft", seed):
+            keep(args, "sft", seed, path, "test_before/")
+    (path,) = folder.iterdir()
+    return checkpoint.latest(path).folder("actor")
+
+
+def unseen_success(args, path):
+    """Success on the group that is never trained on."""
+    command = [sys.executable, "tools/eval.py", "--env-id", args.unseen, "--model-id", str(path), "--num-envs", "32"]
+    folder = path.parent / "unseen"
+    done = subprocess.run([*command, "--runs-dir", str(folder)], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{path}: {done.stderr.strip()[-400:]}", flush=True)
+        return None
+    (found,) = folder.iterdir()
+    rows = read_metrics(found)
+    shutil.rmtree(folder)
+    return next(row["test/success"] for row in reversed(rows) if "test/success" in row)
+
+
+def keep(args, arm, seed, path, part="test_after/"):
+    """One line of results."""
+    rows = read_metrics(path)
+    last = rows[-1]
+    tested = next(row for row in reversed(rows) if f"{part}success" in row)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    curves = {name: [[r["charts/iteration"], r[name]] for r in rows if r.get(name) is not None] for name in CURVES}
+    record = {
+        "arm": arm,
+        "seed": seed,
+        **setting(args),
+        "commit": commit.stdout.strip(),
+        "steps": last["global_step"],
+        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
+        "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
+        "unseen": unseen_success(args, path) if args.unseen and arm in ("sft", *MAIN) else None,
+        "curves": {name: [[x, round(y, 5)] for x, y in curve] for name, curve in curves.items() if curve},
+    }
+    RESULTS.parent.mkdir(exist_ok=True)
+    with open(RESULTS, "a") as file:
+        file.write(json.dumps(record) + "\n")
+    print(f"{arm} {seed}: {record['test']['success']:.3f} in {record['minutes']} minutes", flush=True)
+
+
+def setting(args):
+    """What makes results comparable."""
+    length = {"seconds": args.seconds} if args.seconds else {"trajectories": args.trajectories}
+    return {"env_id": args.env_id, "flags": args.flags, "phone_delay": args.phone_delay, **length}
+
+
+def results(args):
+    """What has been measured in this setting, {arm: {seed: record}} in the tables' order."""
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    found, wanted = {}, setting(args)
+    for arm in NAMES:
+        for r in records:
+            if r["arm"] == arm and all(r.get(key) == value for key, value in wanted.items()):
+                found.setdefault(arm, {})[r["seed"]] = r
+    return found
+
+
+def measured(args, arm, seed):
+    return seed in results(args).get(arm, {})
+
+
+def measure(args):
+    """All runs that are not there yet."""
+    arms = [one for arm in args.arms for one in (GRID if arm == "grid" else (arm,))]
+    for seed in range(1, args.seeds + 1):
+        begin = f"--num-demos 0 --model-id {start(args, seed)} --no-test-before"
+        for arm in arms:
+            if measured(args, arm, seed) or (arm == "digirl-alone" and args.seconds):
+                continue
+            script = "digirl.py" if arm == "digirl-alone" else "distrl.py"
+            path = run(args, arm, seed, script, f"{begin} {length_of(args, arm)} {ARMS[arm]}")
+            if path is not None:
+                keep(args, arm, seed, path)
+                shutil.rmtree(path / "checkpoints")
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+def success(record):
+    return record["test"]["success"]
+
+
+def above(rows, level):
+    """The share of all evaluations in training that lie above a level."""
+    values = [y for r in rows for _, y in r["curves"].get("eval/success", [])]
+    return sum(y > level for y in values) / len(values) if values else float("nan")
+
+
+def against(arms, arm, other):
+    seeds = sorted(arms[arm].keys() & arms.get(other, {}).keys())
+    if arm == other or not seeds:
+        return ""
+    values = [[success(arms[name][seed]) for seed in seeds] for name in (arm, other)]
+    return show(paired_difference(*values), len(seeds))
+
+
+def success_table(arms):
+    heads = "method", "seeds", "success", "against SFT", "against Filtered BC", "against DigiRL", "unseen group"
+    heads = (*heads, "evaluations above .6", "above .8", "minutes")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        cells = [NAMES[arm], str(len(rows)), show(mean_ci([success(r) for r in rows]), len(rows))]
+        cells += [against(arms, arm, other) for other in ("sft", "filtered-bc", "digirl")]
+        unseen = [r["unseen"] for r in rows if r.get("unseen") is not None]
+        cells.append(show(mean_ci(unseen), len(unseen)) if unseen else "")
+        cells += [f"{above(rows, level):.0%}" if arm != "sft" else "" for level in (0.6, 0.8)]
+        cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def failure_table(arms):
+    """How the test episodes failed, by the rules of common/stats.py."""
+    kinds = sorted({k for runs in arms.values() for r in runs.values() for k in r["test"] if k.startswith("error_")})
+    heads = ["method", *(kind.removeprefix("error_").replace("_", " ") for kind in kinds), "steps"]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        means = [sum(r["test"].get(kind, 0.0) for r in rows) / len(rows) for kind in (*kinds, "length")]
+        lines.append(f"| {NAMES[arm]} | " + " | ".join(f"{mean:.2f}" for mean in means[:-1]) + f" | {means[-1]:.1f} |")
+    return "\n".join(lines)
+
+
+def plots(arms, path):
+    """Success of rollouts and on eval tasks, V_traj's AUC and ratios by iterations."""
+    from tools.plot import COLOURS, pyplot
+
+    plt = pyplot()
+    panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
+              "losses/trajectory_auc": "V_traj: area under the curve", "losses/ratio_before": "mean of min(1, pi / mu)"}  # fmt: skip
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
+    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
+        for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
+            window = 1 if name.startswith("eval") else 5
+            curves = [smooth(r["curves"].get(name, []), window) for r in arms[arm].values()]
+            known = sorted(set.intersection(*map(set, curves)))
+            mean = [sum(curve[x] for curve in curves) / len(curves) for x in known]
+            axes.plot(known, mean, color=colour, label=NAMES[arm])
+        axes.set_title(title)
+        axes.set_xlabel("iterations")
+        axes.set_ylim(0)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
+
+
+def main(args):
+    if not args.report:
+        measure(args)
+    arms = results(args)
+    text = f"{success_table(arms)}\n\n{failure_table(arms)}"
+    print(text)
+    if args.write_docs:
+        name = args.env_id.rpartition("/")[2] + ("-time" if args.seconds else "")
+        plots(arms, ROOT / f"docs/images/distrl_{name}.png")
+        write_docs(ROOT / "docs/distrl.md", f"learning {name}", f"![curves](images/distrl_{name}.png)\n\n{text}")
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))
