@@ -1,6 +1,6 @@
 """The learning comparisons of docs/distrl.md: DistRL, DigiRL, Filtered BC and the ablations, over seeds, on two cores.
 
-    python benchmarks/distrl.py --seeds 3                              # equal trajectories; goes on where it was stopped
+    python benchmarks/distrl.py --seeds 3                              # equal trajectories; goes on where it stopped
     python benchmarks/distrl.py --seeds 3 --env-id phone/shopping
     python benchmarks/distrl.py --seeds 3 --seconds 600 --phone-delay 2.5:0.6 --arms distrl sync digirl digirl-sync
     python benchmarks/distrl.py --seeds 1 --arms grid                  # the weights of the priority
@@ -253,7 +253,7 @@ def plots(arms, path):
 
     plt = pyplot()
     panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
-              "losses/trajectory_auc": "V_traj: area under the curve", "losses/ratio_before": "mean of min(1, pi / mu)"}  # fmt: skip
+              "losses/trajectory_auc": "V_traj: area under the curve", "losses/ratio_before": "mean ratio"}  # fmt: skip
     figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
     for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
         for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
