@@ -72,6 +72,10 @@ class Album:
         if obs.get("screenshot"):
             self.order.append(self.add(obs["screenshot"]))
 
+    def around(self, step):
+        """The screens before and after a step."""
+        return [self.pictures[name] for name in self.order[step : step + 2]]
+
     def last(self, count):
         return [self.pictures[name] for name in self.order[-count:]]
 

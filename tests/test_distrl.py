@@ -5,6 +5,7 @@ import json
 import math
 import random
 import threading
+from base64 import b64encode
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distrl
+from benchmarks import judge as judge_benchmark
 from common import llm
 from common.errors import EnvFault, EnvHang, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
@@ -474,6 +476,31 @@ async def test_the_evaluator_sees_the_last_screen_and_two_actions(judge_url):
     assert picture["image_url"]["url"] == "data:image/png;base64,iVBORzE="
     with pytest.raises(UsageError, match="--judge-url http://127.0.0.1:9/v1: no model"):
         served_model("http://127.0.0.1:9/v1", "--judge-url")
+
+
+async def test_the_judge_says_which_actions_were_invalid(judge_url):
+    made = trajectory(random.Random(1), steps=3)
+    made.steps[1].error, album = "refused", Album()
+    for picture in (b"\x89PNG0", b"\x89PNG1", b"\x89PNG2", b"\x89PNG3"):
+        album.see({"screenshot": picture})
+    judge = Evaluator(judge_url, "eye", distrl.ACTION_PROMPT)
+    Replies.says[:], Replies.asked[:] = ["Status: success", "Status: failure"], []
+    for t in range(3):
+        await distrl.judge_action(judge, made, t, album)
+    assert [step.error for step in made.steps] == ["", "refused", "the judge: invalid"]
+    text, before, after = Replies.asked[1]["messages"][0]["content"]
+    assert '["action 2"]' in text["text"] and before["image_url"]["url"].endswith(b64encode(b"\x89PNG2").decode())
+    assert after["image_url"]["url"].endswith(b64encode(b"\x89PNG3").decode())
+
+
+async def test_agreement_of_a_judge_that_always_says_success(judge_url, capsys):
+    Replies.says[:], Replies.asked[:] = ["Status: success"] * 12, []
+    await judge_benchmark.measure(judge_benchmark.Args(judge_url, tasks=3, images=(1, 3)))
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.split("|")[2].split()[0] for row in rows] == ["0.500", "0.500"]
+    assert "| 1.000 [" in rows[0] and "| 0.000 [" in rows[0]
+    pictures = [len(asked["messages"][0]["content"]) - 1 for asked in Replies.asked]
+    assert pictures[:6] == [1] * 6 and set(pictures[6:]) <= {2, 3}
 
 
 async def test_an_album_has_the_screen_after_the_last_action():
