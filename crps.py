@@ -11,11 +11,11 @@ that need none), and answers in a shorter one. What the paper leaves open (group
 Args with its source. docs/crps.md lists every difference and says why.
 
     python crps.py                                    # tiny model, embedded WebShop, two CPU cores
-    python crps.py --env-id alfworld                  # needs: pip install -r requirements-alfworld.txt
-    python crps.py --env-id arena --num-envs 16       # suffix restarts in a real browser
+    python crps.py --env-id alfworld/tiny --max-steps 20 --num-demos 200     # pip install -r requirements-alfworld.txt
+    python crps.py --env-id arena --num-envs 16 --num-demos 600 --max-new-tokens 48      # restarts in a real browser
     python crps.py --replay none                      # GRPO; --replay start: with replay from the first step
     python crps.py --algorithm rloo --replay none     # also ppo, rft, sft
-    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --load-in-4bit --data-dir WEBSHOP
+    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --learning-rate 1e-5 --data-dir WEBSHOP
 """
 
 import asyncio
@@ -123,7 +123,8 @@ class Args:
     # reinforcement learning
     algorithm: Literal["grpo", "rloo", "ppo", "rft", "sft"] = "grpo"
     """grpo: advantages of Eq. 4; rloo: reward minus the mean of the group's others; ppo: a critic and GAE; rft: all
-    rollouts by the SFT policy, then fine-tuning on the demonstrations and the successes; sft: no rollouts"""
+    rollouts by the SFT policy, then fine-tuning on the demonstrations and the successes; sft: no rollouts. The
+    baselines are these with --replay none"""
     group_size: int = 8
     """rollouts G per group (the paper gives none; verl-agent: 8); ppo needs no groups: 1"""
     groups_per_iteration: int = 16
