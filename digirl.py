@@ -14,6 +14,7 @@ has episodes can be played, web sites too (--env-id).
 import asyncio
 import math
 import random
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,6 +69,11 @@ class Args:
     """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
     screenshots: bool = False
     """keep a screenshot of every step"""
+    phone_delay: str = "0"
+    """seconds that a step on a simulated phone takes longer than it does, as on real ones: a median, or MEDIAN:SIGMA of
+    a lognormal, 2.5:0.6; most of its spread is between episodes"""
+    phone_spread: float = 1.0
+    """how many times slower the slowest simulated phone is than the fastest"""
 
     # the model
     model_id: str = "assets/tiny"
@@ -120,6 +126,8 @@ class Args:
     """rounds (released: 600)"""
     total_trajectories: int = 0
     """stop at the first round that reaches so many trajectories; 0: at `iterations`"""
+    train_seconds: float = 0.0
+    """stop at the first round after so many seconds, without those of evaluations and of the start; 0: never"""
     batch_size: int = 128
     """steps per update, drawn uniformly with replacement (released: 32 times 4)"""
     instruction_updates: int = 5
@@ -235,9 +243,10 @@ class Learner:
     value_optimizers: dict = field(default_factory=dict)
     iteration: int = -1  # the last one done; 0: fine-tuned
     updates: int = 0
+    seconds: float = 0.0  # of the rounds, evaluations left out
 
 
-COUNTS = "iteration", "updates"
+COUNTS = "iteration", "updates", "seconds"
 
 
 def save(learner, buffer, player):
@@ -491,7 +500,7 @@ def draw(tasks, count, rng):
 
 def run_round(learner, buffer, player, train_tasks, eval_tasks, args):
     """A round: rollouts, all waited for; then the values, the filters and the actor."""
-    run = player.run
+    run, begun = player.run, time.monotonic()
     learner.iteration += 1
     tasks, seed = draw(train_tasks, args.batch_trajectories, learner.rng), args.seed * 1000 + learner.iteration
     rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
@@ -512,12 +521,13 @@ def run_round(learner, buffer, player, train_tasks, eval_tasks, args):
         metrics |= update_actor(learner, passed, args)
     player.version += 1
     player.publish(learner.actor)
+    learner.seconds += time.monotonic() - begun
     if learner.iteration % args.eval_every == 0 and eval_tasks:
         metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
         names = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
         run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names)
     metrics |= player.metrics() | {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-    metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
+    metrics |= {"charts/trajectories": learner.iteration * args.batch_trajectories, "charts/seconds": learner.seconds}
     run.log(metrics, player.steps)
     if learner.iteration % args.save_every == 0:
         save(learner, buffer, player)
@@ -564,6 +574,9 @@ def train(args, env, run, player, learner):
     buffer = deque(maxlen=args.buffer_size)
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
+    if all(task.config is None for task in train_tasks):
+        reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge-url URL asks a judge"
+        raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
@@ -573,7 +586,7 @@ def train(args, env, run, player, learner):
     rounds = args.iterations
     if args.total_trajectories:
         rounds = min(rounds, math.ceil(args.total_trajectories / args.batch_trajectories))
-    while learner.iteration < rounds:
+    while learner.iteration < rounds and not 0 < args.train_seconds <= learner.seconds:
         run_round(learner, buffer, player, train_tasks, eval_tasks, args)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, buffer, player)
@@ -597,11 +610,14 @@ def some(tasks, count):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    for name in "num_envs batch_trajectories batch_size iterations buffer_size micro_batch_tokens".split():
+    positive = """num_envs batch_trajectories batch_size iterations buffer_size micro_batch_tokens eval_every save_every
+    instruction_updates step_updates actor_updates"""
+    for name in positive.split():
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    if args.total_trajectories < 0 or args.num_demos < 0:
-        raise UsageError("--total-trajectories and --num-demos must not be negative")
+    for name in "total_trajectories train_seconds num_demos eval_tasks test_tasks".split():
+        if getattr(args, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     if not 0 <= args.filter_quantile <= 1 or not 0 <= args.gamma <= 1:
         raise UsageError("--filter-quantile and --gamma must be from 0 to 1")
     if args.engine and not args.lora_rank:
@@ -615,7 +631,9 @@ def main(args):
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
-    env = envs.make(args.env_id, screenshots=args.screenshots)
+    paces = {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
+    is_phone = args.env_id.startswith("phone")
+    env = envs.make(args.env_id, screenshots=args.screenshots, **paces if is_phone else {})
     with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
         def prompt(instruction, steps, obs):

@@ -105,13 +105,10 @@ def run(args, name, seed, script, flags):
     return path
 
 
-def length_of(args, arm):
-    """How long an arm's run is, as flags."""
-    if arm == "digirl-alone":
-        return f"--total-trajectories {args.trajectories}"
-    if args.seconds:
-        return f"--iterations 100000 --train-seconds {args.seconds} --phone-delay {args.phone_delay}"
-    return f"--iterations 100000 --total-trajectories {args.trajectories} --phone-delay {args.phone_delay}"
+def length_of(args):
+    """How long a run is, and how slow its phones are, as flags."""
+    length = f"--train-seconds {args.seconds}" if args.seconds else f"--total-trajectories {args.trajectories}"
+    return f"--iterations 100000 {length} --phone-delay {args.phone_delay}"
 
 
 def start(args, seed):
@@ -191,10 +188,10 @@ def measure(args):
     for seed in range(1, args.seeds + 1):
         begin = f"--num-demos 0 --model-id {start(args, seed)} --no-test-before"
         for arm in arms:
-            if measured(args, arm, seed) or (arm == "digirl-alone" and args.seconds):
+            if measured(args, arm, seed):
                 continue
             script = "digirl.py" if arm == "digirl-alone" else "distrl.py"
-            path = run(args, arm, seed, script, f"{begin} {length_of(args, arm)} {ARMS[arm]}")
+            path = run(args, arm, seed, script, f"{begin} {length_of(args)} {ARMS[arm]}")
             if path is not None:
                 keep(args, arm, seed, path)
                 shutil.rmtree(path / "checkpoints")
