@@ -1522,11 +1522,12 @@ def receive(host, played):
 
 
 def missing(host, args):
-    """How many trajectories must come before the next iteration: one at least where none could be drawn."""
+    """How many trajectories must come before the next iteration. Where nothing can be drawn (filtered-bc without a
+    success yet), a new one at least."""
     needed = args.warmup_trajectories
     if args.replay_ratio:
         needed = max(needed, math.ceil((host.learner.iteration + 1) * args.batch_trajectories / args.replay_ratio))
-    return max(needed - host.received, 0 if drawable(host, args) else 1)
+    return max(needed - host.received, 0 if host.new or drawable(host, args) else 1)
 
 
 def drawable(host, args):
@@ -1586,7 +1587,7 @@ def run_iteration(host, eval_tasks, args):
     """One iteration: trajectories drawn, trained on, the new weights published."""
     learner, system, run = host.learner, host.system, host.run
     learner.iteration += 1
-    begun = time.monotonic()
+    begun, updates = time.monotonic(), learner.updates
     with run.timer("training"):
         batch, chosen = draw(host, args)
         metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
@@ -1600,7 +1601,8 @@ def run_iteration(host, eval_tasks, args):
     metrics |= found
     if found.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
         run.say(f"warning: sampling log-probs are {found['rollout/logprob_gap']:.3f} a token from the model's own")
-    system.publish(learner.actor, system.version + 1)
+    if learner.updates > updates:
+        system.publish(learner.actor, system.version + 1)
     host.seconds += time.monotonic() - begun
     metrics |= rollout_metrics(host.new) if host.new else {}
     both = [(t.judged > 0.5) == (t.verdict > 0.5) for t in host.new if None not in (t.judged, t.verdict)]

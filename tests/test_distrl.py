@@ -345,6 +345,9 @@ def test_an_iteration_waits_for_something_to_draw(learner):
     host, args = host_of(learner, failed, warmup_trajectories=2, replay_ratio=0.0)
     assert distrl.missing(host, args) == 0
     assert distrl.missing(host, replace(args, algorithm="filtered-bc")) == 1  # no success
+    host.new = failed[:1]
+    assert distrl.missing(host, replace(args, algorithm="filtered-bc")) == 0  # nor in what came since
+    host.new = []
     host.system.version = 9
     assert distrl.missing(host, replace(args, max_staleness=3)) == 1  # all too old
     assert distrl.missing(host, replace(args, replay_ratio=2.0, batch_trajectories=20)) == 6
