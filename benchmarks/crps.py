@@ -247,6 +247,9 @@ def signal_table(arms):
             continue
         cells = [NAMES.get(arm, arm)]
         for name in ("groups/all_zero", "groups/entropy", "groups/fresh_all_zero"):
+            if not all(r["curves"].get(name) for r in (*rows, *arms.get("grpo", {}).values())):
+                cells += ["", ""]
+                continue
             cells.append(show(mean_ci([early(r, name) for r in rows]), len(rows)))
             cells.append(versus(arms, arm, "grpo", lambda record, name=name: early(record, name)))
         suffixes = [y for r in rows for _, y in r["curves"].get("replay/suffix_mean", [])]

@@ -184,6 +184,11 @@ def test_the_report_of_crps_pairs_seeds():
     assert row[4].startswith("0.100 [") and row[5] == ""  # at the three seeds that both have; nobody replays
     signal = crps_benchmark.signal_table(arms).splitlines()
     assert "-0.300 [-0.300, -0.300]" in signal[3]
+    for record in records:
+        record["curves"]["groups/fresh_all_zero"] = [[100, 0.5 + record["seed"] / 100]]
+    assert "| 0.525 [" in crps_benchmark.signal_table(arms).splitlines()[3]
+    two = {arm: {seed: runs[seed] for seed in (1, 2)} for arm, runs in arms.items()}
+    assert "[" not in crps_benchmark.main_table(two)  # of two seeds an interval says nothing
     assert "| GRPO | 0.32 |" in crps_benchmark.kind_table(arms)
 
 
