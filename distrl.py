@@ -148,7 +148,7 @@ class Args:
     released: bool = False
     """what the released code does in the paper's stead: sets the fields of RELEASED"""
     gamma: float = 1.0
-    """discount (the paper gives none; released: 0.5, below which V, a probability without discount, makes the first
+    """discount (the paper gives none; released: 0.5, with which V, a probability without discount, makes the first
     steps of a sure success negative)"""
     reward: Literal["return", "outcome", "released"] = "return"
     """r_t: return: the outcome that the step is paid and the Monte-Carlo return from t + 1 (A.4.2); outcome: without
@@ -352,20 +352,21 @@ def repetitions(actions, screens):
 
 def outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
     """The outcome that the step itself is paid, and the penalties: the n-th repetition in a row costs n times
-    `repeat_penalty`, an invalid action `invalid_penalty`. [T] -> [T]."""
+    `repeat_penalty`, an invalid action `invalid_penalty`. Nothing is discounted. [T] -> [T]."""
     return outcomes - repeat_penalty * repeats - invalid_penalty * invalid
 
 
 def shaped_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
     """r_t of A.4.2: the same and the Monte-Carlo return from t + 1 on. As `outcome_rewards`."""
     following = torch.cat([returns(outcomes, gamma)[1:], outcomes.new_zeros(1)])
-    return outcomes + following - repeat_penalty * repeats - invalid_penalty * invalid
+    return following + outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty)
 
 
 def released_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
     """The released code's: the return from t on besides the outcome, which so counts twice at the end, and 0.05 less a
     step. As `outcome_rewards`."""
-    return outcomes + returns(outcomes, gamma) - 0.05 - repeat_penalty * repeats - invalid_penalty * invalid
+    paid = outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty)
+    return paid + returns(outcomes, gamma) - 0.05
 
 
 REWARDS = {"return": shaped_rewards, "outcome": outcome_rewards, "released": released_rewards}
@@ -530,8 +531,8 @@ def oldest_version(trajectory):
 
 
 def above_quantile(entries, quantile):
-    """The trajectory-level filter (section 5.1): entries whose worth is at least this quantile of all; those that were
-    never looked at pass (there are none but where nothing is valued)."""
+    """The trajectory-level filter (section 5.1): entries whose worth is at least this quantile of all. One without a
+    worth passes; `draw` leaves none."""
     known = [entry.worth for entry in entries if entry.worth is not None]
     if not quantile or not known:
         return entries
@@ -1166,9 +1167,8 @@ def assess(trajectory, values, ratios, outcome, args):
     if args.algorithm == "digirl":
         advantage = digirl_advantages(outcomes, values, args.gamma)
     else:
-        advantage = advantages(rewards, corrected, args.gamma)
-        if not args.corrected_baseline:
-            advantage = rewards + args.gamma * corrected[1:] - values[:-1]
+        baseline = corrected if args.corrected_baseline else values
+        advantage = rewards + args.gamma * corrected[1:] - baseline[:-1]  # `advantages`, the baseline apart
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
     targets = critic_targets(outcomes, values, corrections, args.target_share)
     return advantage, targets, td_errors(rewards, values, args.gamma)

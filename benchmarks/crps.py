@@ -11,9 +11,7 @@ environment steps sampled by the policy. Two runs go side by side, one thread ea
 """
 
 import json
-import math
 import shutil
-import subprocess
 import sys
 import time
 import zlib
@@ -26,10 +24,11 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common import checkpoint
-from common.run import read_metrics, run_main
-from common.stats import mean_ci, paired_difference
+from common.run import run_main
+from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/crps.jsonl"
 MAIN = ("rft", "ppo", "rloo", "grpo", "replay", "crps")
@@ -96,19 +95,9 @@ def folder_of(args, name, seed):
 
 
 def run(args, name, seed, flags):
-    """One run of crps.py; its folder."""
-    folder = folder_of(args, name, seed)
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "crps.py", "--env-id", args.env_id, "--seed", str(seed), "--cpu-threads", "1"]
-    command += ["--exp-name", name, "--runs-dir", str(folder), *flags.split(), *args.flags.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{name} {seed}: {done.stderr.strip()[-400:]}", flush=True)
-        return None
-    (path,) = folder.iterdir()
-    for file in ("trajectories.jsonl", "episodes.html"):
-        (path / file).unlink(missing_ok=True)
-    return path
+    """One run of crps.py; its folder, or None where it failed."""
+    own = f"--env-id {args.env_id} --seed {seed} --cpu-threads 1 --exp-name {name} {flags} {args.flags}"
+    return comparison.run(folder_of(args, name, seed), "crps.py", own.split(), f"{name} {seed}")
 
 
 def start(args, seed):
@@ -122,26 +111,8 @@ def start(args, seed):
 
 def keep(args, arm, seed, path):
     """One line of results."""
-    rows = read_metrics(path)
-    last = rows[-1]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    curves = {name: [[r["global_step"], r[name]] for r in rows if r.get(name) is not None] for name in CURVES}
-    record = {
-        "env_id": args.env_id,
-        "arm": arm,
-        "seed": seed,
-        "flags": args.flags,
-        "commit": commit.stdout.strip(),
-        "steps": last["global_step"],
-        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
-        "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
-        "test": {k[11:]: v for k, v in last.items() if k.startswith("test_after/")},
-        "curves": {name: [[x, round(y, 5)] for x, y in curve] for name, curve in curves.items() if curve},
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    with open(RESULTS, "a") as file:
-        file.write(json.dumps(record) + "\n")
-    print(f"{arm} {seed}: {record['test']['success']:.3f} in {record['minutes']} minutes", flush=True)
+    setting = {"env_id": args.env_id, "arm": arm, "seed": seed, "flags": args.flags}
+    comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "global_step"))
 
 
 def results(env_id, flags):
@@ -182,23 +153,6 @@ def by_arm(records):
     return found
 
 
-def show(interval, seeds=3):
-    """The interval of three seeds or more; of two it says nothing."""
-    few = seeds < 3 or math.isnan(interval.low)
-    return f"{interval.estimate:.3f}" if few else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def versus(arms, arm, other, value):
-    """The paired difference of two arms at the seeds that both have."""
-    if arm == other or other not in arms:
-        return ""
-    seeds = sorted(arms[arm].keys() & arms[other].keys())
-    if not seeds:
-        return ""
-    difference = paired_difference(*[[value(arms[name][seed]) for seed in seeds] for name in (arm, other)])
-    return show(difference, len(seeds))
-
-
 def early(record, name, part=1 / 3):
     """Mean of a curve over the first part of the run, weighted by environment steps."""
     curve = record["curves"].get(name, [])
@@ -219,9 +173,9 @@ def main_table(arms):
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = list(runs.values())
-        cells = [NAMES.get(arm, arm), str(len(rows)), show(mean_ci([success(r) for r in rows]), len(rows))]
-        cells.append(show(mean_ci([r["test"].get("score", success(r)) for r in rows]), len(rows)))
-        cells += [versus(arms, arm, "grpo", success), versus(arms, arm, "replay", success)]
+        cells = [NAMES.get(arm, arm), str(len(rows)), comparison.show(mean_ci([success(r) for r in rows]), len(rows))]
+        cells.append(comparison.show(mean_ci([r["test"].get("score", success(r)) for r in rows]), len(rows)))
+        cells += [comparison.versus(arms, arm, "grpo", success), comparison.versus(arms, arm, "replay", success)]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -250,8 +204,8 @@ def signal_table(arms):
             if not all(r["curves"].get(name) for r in (*rows, *arms.get("grpo", {}).values())):
                 cells += ["", ""]
                 continue
-            cells.append(show(mean_ci([early(r, name) for r in rows]), len(rows)))
-            cells.append(versus(arms, arm, "grpo", lambda record, name=name: early(record, name)))
+            cells.append(comparison.show(mean_ci([early(r, name) for r in rows]), len(rows)))
+            cells.append(comparison.versus(arms, arm, "grpo", lambda record, name=name: early(record, name)))
         suffixes = [y for r in rows for _, y in r["curves"].get("replay/suffix_mean", [])]
         waits, weights = [], []
         for r in rows:
@@ -282,40 +236,17 @@ def time_table(arms):
 
 
 def plots(arms, path):
-    """Training and evaluation success, all-zero groups and entropy by environment steps: means and intervals."""
-    from tools.plot import COLOURS, GRID, on_grid, pyplot
-
-    plt = pyplot()
+    """Training and evaluation success, all-zero groups and entropy by environment steps."""
     panels = {"rollout/reward": "success of rollouts (with replays)", "eval/success": "success on eval tasks",
               "groups/all_zero": "share of all-zero groups", "groups/entropy": "group entropy, bits"}  # fmt: skip
-    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
-    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
-        for colour, arm in zip(COLOURS, [a for a in ("grpo", "replay", "crps", "rloo", "ppo") if a in arms]):
-            if arm == "ppo" and name.startswith("groups/"):
-                continue
-            window, label = 1 if name.startswith("eval") else 5, NAMES.get(arm, arm)
-            curves = [smooth(record["curves"].get(name, []), window) for record in arms[arm].values()]
-            last = max((x for curve in curves for x in curve), default=0)
-            points = [last * i / GRID for i in range(GRID + 1)]
-            runs = [on_grid(curve, points) for curve in curves if curve]
-            known = [x for x in points if all(x in run for run in runs)]  # a mean of the longest runs alone would jump
-            shown = {x: mean_ci([run[x] for run in runs]) for x in known}
-            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label)
-            low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
-            if len(runs) > 3:  # of fewer it would be wider than the axis
-                axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
-        axes.set_title(title)
-        axes.set_xlabel("environment steps")
-        axes.set_ylim(0)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    names = {arm: NAMES[arm] for arm in ("grpo", "replay", "crps", "rloo", "ppo") if arm in arms}
+    arms = {arm: {seed: without_groups(r) if arm == "ppo" else r for seed, r in arms[arm].items()} for arm in names}
+    comparison.plot_curves(path, arms, names, panels, "environment steps")
 
 
-def smooth(curve, window):
-    """{x: mean of the last `window` values}: single batches are noisy."""
-    values = [y for _, y in curve]
-    return {x: sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i, (x, _) in enumerate(curve)}
+def without_groups(record):
+    """PPO's groups have one rollout each: what is said of them is not what is said of the others'."""
+    return record | {"curves": {k: v for k, v in record["curves"].items() if not k.startswith("groups/")}}
 
 
 def report(args):

@@ -24,11 +24,11 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.crps import show, smooth
+from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common import checkpoint
 from common.run import read_metrics, run_main
-from common.stats import mean_ci, paired_difference
+from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
 MAIN = "filtered-bc", "digirl-alone", "digirl-sync", "digirl", "distrl"
@@ -91,18 +91,12 @@ class Args:
 # ----------------------------------------------------------------------------------------------------------- the runs
 def run(args, name, seed, script, flags):
     """One run of a script; its folder, or None where it failed."""
-    folder = ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}".replace("/", "-").replace(" ", "_")
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, script, "--preset", "tiny", "--env-id", args.env_id, "--seed", str(seed)]
-    command += ["--runs-dir", str(folder), *args.flags.split(), *flags.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{name} {seed}: {done.stderr.strip()[-400:]}", flush=True)
-        return None
-    (path,) = folder.iterdir()
-    for file in ("trajectories.jsonl", "episodes.html"):
-        (path / file).unlink(missing_ok=True)
-    return path
+    own = f"--preset tiny --env-id {args.env_id} --seed {seed} {args.flags} {flags}"
+    return comparison.run(folder_of(args, name, seed), script, own.split(), f"{name} {seed}")
+
+
+def folder_of(args, name, seed):
+    return ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}".replace("/", "-").replace(" ", "_")
 
 
 def length_of(args):
@@ -113,7 +107,7 @@ def length_of(args):
 
 def start(args, seed):
     """The fine-tuned policy of a seed: its folder. What its test shows is the arm "sft"."""
-    folder = ROOT / args.runs_dir / f"{args.env_id}-sft-{seed}".replace("/", "-")
+    folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
         nothing = "--iterations 1 --learning-rate 0 --warmup-trajectories 1 --batch-trajectories 1 --replay-ratio 0"
         path = run(args, "sft", seed, "distrl.py", nothing)
@@ -139,26 +133,9 @@ def unseen_success(args, path):
 
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
-    rows = read_metrics(path)
-    last = rows[-1]
-    tested = next(row for row in reversed(rows) if f"{part}success" in row)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    curves = {name: [[r["charts/iteration"], r[name]] for r in rows if r.get(name) is not None] for name in CURVES}
-    record = {
-        "arm": arm,
-        "seed": seed,
-        **setting(args),
-        "commit": commit.stdout.strip(),
-        "steps": last["global_step"],
-        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
-        "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
-        "unseen": unseen_success(args, path) if args.unseen and arm in ("sft", *MAIN) else None,
-        "curves": {name: [[x, round(y, 5)] for x, y in curve] for name, curve in curves.items() if curve},
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    with open(RESULTS, "a") as file:
-        file.write(json.dumps(record) + "\n")
-    print(f"{arm} {seed}: {record['test']['success']:.3f} in {record['minutes']} minutes", flush=True)
+    unseen = unseen_success(args, path) if args.unseen and arm in ("sft", *MAIN) else None
+    record = {"arm": arm, "seed": seed, **setting(args), "unseen": unseen}
+    comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/iteration", part))
 
 
 def setting(args):
@@ -208,24 +185,16 @@ def above(rows, level):
     return sum(y > level for y in values) / len(values) if values else float("nan")
 
 
-def against(arms, arm, other):
-    seeds = sorted(arms[arm].keys() & arms.get(other, {}).keys())
-    if arm == other or not seeds:
-        return ""
-    values = [[success(arms[name][seed]) for seed in seeds] for name in (arm, other)]
-    return show(paired_difference(*values), len(seeds))
-
-
 def success_table(arms):
     heads = "method", "seeds", "success", "against SFT", "against Filtered BC", "against DigiRL", "unseen group"
     heads = (*heads, "evaluations above .6", "above .8", "minutes")
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = list(runs.values())
-        cells = [NAMES[arm], str(len(rows)), show(mean_ci([success(r) for r in rows]), len(rows))]
-        cells += [against(arms, arm, other) for other in ("sft", "filtered-bc", "digirl")]
+        cells = [NAMES[arm], str(len(rows)), comparison.show(mean_ci([success(r) for r in rows]), len(rows))]
+        cells += [comparison.versus(arms, arm, other, success) for other in ("sft", "filtered-bc", "digirl")]
         unseen = [r["unseen"] for r in rows if r.get("unseen") is not None]
-        cells.append(show(mean_ci(unseen), len(unseen)) if unseen else "")
+        cells.append(comparison.show(mean_ci(unseen), len(unseen)) if unseen else "")
         cells += [f"{above(rows, level):.0%}" if arm != "sft" else "" for level in (0.6, 0.8)]
         cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
         lines.append("| " + " | ".join(cells) + " |")
@@ -246,25 +215,9 @@ def failure_table(arms):
 
 def plots(arms, path):
     """Success of rollouts and on eval tasks, V_traj's AUC and ratios by iterations."""
-    from tools.plot import COLOURS, pyplot
-
-    plt = pyplot()
     panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
               "losses/trajectory_auc": "V_traj: area under the curve", "losses/ratio_before": "mean ratio"}  # fmt: skip
-    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
-    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
-        for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
-            window = 1 if name.startswith("eval") else 5
-            curves = [smooth(r["curves"].get(name, []), window) for r in arms[arm].values()]
-            known = sorted(set.intersection(*map(set, curves)))
-            mean = [sum(curve[x] for curve in curves) / len(curves) for x in known]
-            axes.plot(known, mean, color=colour, label=NAMES[arm])
-        axes.set_title(title)
-        axes.set_xlabel("iterations")
-        axes.set_ylim(0)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    comparison.plot_curves(path, arms, {arm: NAMES[arm] for arm in MAIN if arm in arms}, panels, "iterations")
 
 
 def main(args):

@@ -11,7 +11,6 @@ trajectories. "base" is the model before that. One run at a time: it takes both 
 
 import json
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,11 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.crps import show, smooth
+from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common import checkpoint
-from common.run import read_metrics, run_main
-from common.stats import mean_ci, paired_difference
+from common.run import run_main
+from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/grpo.jsonl"
 MAIN = "raft", "reinforce", "coupled", "trajectory", "constant"
@@ -72,19 +71,8 @@ class Args:
 # ----------------------------------------------------------------------------------------------------------- the runs
 def run(args, name, seed, flags):
     """One run of grpo_async.py; its folder, or None where it failed."""
-    folder = Path(args.runs_dir) / f"{name}-{seed}"
-    shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "grpo_async.py", "--preset", "tiny", "--seed", str(seed), "--exp-name", name]
-    command += ["--runs-dir", str(folder), *args.flags.split(), *flags.split()]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{name} {seed}: {done.stderr.strip()[-400:]}", flush=True)
-        return None
-    (path,) = folder.iterdir()
-    shutil.rmtree(path / "screenshots", ignore_errors=True)
-    for file in ("trajectories.jsonl", "episodes.html"):
-        (path / file).unlink(missing_ok=True)
-    return path
+    own = f"--preset tiny --seed {seed} --exp-name {name} {args.flags} {flags}"
+    return comparison.run(ROOT / args.runs_dir / f"{name}-{seed}", "grpo_async.py", own.split(), f"{name} {seed}")
 
 
 def batches(args, flags):
@@ -107,26 +95,8 @@ def start(args, seed):
 
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
-    rows = read_metrics(path)
-    last = rows[-1]
-    tested = next(row for row in reversed(rows) if f"{part}success" in row)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    curves = {name: [[r["charts/iteration"], r[name]] for r in rows if r.get(name) is not None] for name in CURVES}
-    record = {
-        "arm": arm,
-        "seed": seed,
-        "flags": args.flags,
-        "trajectories": args.trajectories,
-        "commit": commit.stdout.strip(),
-        "steps": last["global_step"],
-        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
-        "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
-        "curves": {name: [[x, round(y, 5)] for x, y in curve] for name, curve in curves.items() if curve},
-    }
-    RESULTS.parent.mkdir(exist_ok=True)
-    with open(RESULTS, "a") as file:
-        file.write(json.dumps(record) + "\n")
-    print(f"{arm} {seed}: {record['test']['success']:.3f} in {record['minutes']} minutes", flush=True)
+    setting = {"arm": arm, "seed": seed, "flags": args.flags, "trajectories": args.trajectories}
+    comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "charts/iteration", part))
 
 
 def results(args):
@@ -172,17 +142,19 @@ def level(record, name):
     return sum(parts) / len(parts)
 
 
+def success(record):
+    return record["test"]["success"]
+
+
 def success_table(arms):
     heads = "method", "seeds", "success", *LEVELS, "against SFT", "against 1/\\|tau\\|", "minutes"
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm, runs in arms.items():
         rows = list(runs.values())
-        cells = [NAMES[arm], str(len(rows)), show(mean_ci([r["test"]["success"] for r in rows]))]
-        cells += [show(mean_ci([level(r, name) for r in rows])) for name in LEVELS]
+        cells = [NAMES[arm], str(len(rows)), comparison.show(mean_ci([success(r) for r in rows]))]
+        cells += [comparison.show(mean_ci([level(r, name) for r in rows])) for name in LEVELS]
         for other in ("sft", "trajectory"):
-            seeds = sorted(runs.keys() & arms.get(other, {}).keys())
-            values = [[arms[name][seed]["test"]["success"] for seed in seeds] for name in (arm, other)] if seeds else []
-            cells.append(show(paired_difference(*values)) if seeds and arm not in ("base", other) else "")
+            cells.append("" if arm == "base" else comparison.versus(arms, arm, other, success))
         cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
@@ -208,31 +180,16 @@ def behaviour_table(arms):
             continue
         cells = [f"{mean_ci([mean_of(r, name) for r in rows]).estimate:.3g}" for name in names.values()]
         ratios = [mean_of(r, "rollout/failure_length") / mean_of(r, "rollout/success_length") for r in rows]
-        lines.append(f"| {NAMES[arm]} | {' | '.join(cells)} | {show(mean_ci(ratios))} |")
+        lines.append(f"| {NAMES[arm]} | {' | '.join(cells)} | {comparison.show(mean_ci(ratios))} |")
     return "\n".join(lines)
 
 
 def plots(arms, path):
     """Training reward, success on eval tasks, clip fraction and steps by batches."""
-    from tools.plot import COLOURS, pyplot
-
-    plt = pyplot()
     panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
               "losses/clip_fraction": "share of clipped tokens", "rollout/length": "steps of an episode"}  # fmt: skip
-    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
-    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
-        for colour, arm in zip(COLOURS, [arm for arm in MAIN if arm in arms]):
-            window = 1 if name.startswith("eval") else 5
-            curves = [smooth(r["curves"].get(name, []), window) for r in arms[arm].values()]
-            known = sorted(set.intersection(*map(set, curves)))
-            mean = [sum(curve[x] for curve in curves) / len(curves) for x in known]
-            axes.plot(known, mean, color=colour, label=NAMES[arm].replace("\\", ""))
-        axes.set_title(title)
-        axes.set_xlabel("batches")
-        axes.set_ylim(0)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
+    names = {arm: NAMES[arm].replace("\\", "") for arm in MAIN if arm in arms}
+    comparison.plot_curves(path, arms, names, panels, "batches")
 
 
 def main(args):

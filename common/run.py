@@ -222,6 +222,9 @@ class Run:
     def __exit__(self, kind, error, trace) -> None:
         if self._wandb:
             self._wandb.finish(exit_code=0 if kind is None else 1)
+        begun = self.resumed or self.trajectories.path.exists() or (self.path / "metrics.jsonl").exists()
+        if isinstance(error, UsageError) and not begun and parallel.is_main():
+            shutil.rmtree(self.path, ignore_errors=True)  # a wrong flag or file: nothing of the run is there
 
 
 def read_metrics(run_path: str | Path) -> list[dict]:

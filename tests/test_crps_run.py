@@ -177,3 +177,4 @@ def test_wrong_input_is_one_line(tmp_path):
     ):
         output = run_crps(tmp_path, *flags, code=2).strip().splitlines()
         assert len(output) == 1 and message in output[0], output
+        assert not list(tmp_path.iterdir())  # nothing was begun

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoTokenizer, LlamaForCausalLM
 
 import envs
+from common.errors import UsageError
 from tools import pretrain_tiny
 
 TINY = Path(__file__).parent.parent / "assets/tiny"
@@ -95,6 +96,13 @@ def test_more_words_become_tokens(tmp_path, monkeypatch, no_probes):
     assert {"ĠZebrafish", "ĠBankster", "Ġorder"} <= set(vocab)
     assert len(vocab) == len(AutoTokenizer.from_pretrained(TINY)) + 2
     assert pretrain_tiny.VOCABULARY[-2:] == ["Bankster", "Zebrafish"]
+
+
+def test_words_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "picture").write_bytes(b"\xff\xd8\xff")
+    for name in ("nowhere", "picture"):
+        with pytest.raises(UsageError, match=f"--words .*{name}: "):
+            pretrain_tiny.main(pretrain_tiny.Args(out=str(tmp_path / "a"), words=str(tmp_path / name), **SMALL))
 
 
 def test_the_same_command_makes_the_same_weights(tmp_path, no_probes):

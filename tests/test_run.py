@@ -66,6 +66,20 @@ def test_two_runs_in_one_second_have_two_folders(tmp_path):
     assert all(p.parent == tmp_path for p in tmp_path.iterdir())
 
 
+def test_a_wrong_flag_leaves_no_folder_and_a_run_that_began_stays(tmp_path):
+    for error, logs, stays in (
+        (UsageError("no such file"), 0, 0),
+        (UsageError("later"), 1, 1),
+        (OSError("full"), 0, 1),
+    ):
+        runs = tmp_path / str(error)
+        with pytest.raises(type(error)), Run.create(Args(), __file__, runs) as run:
+            for _ in range(logs):
+                run.log({"charts/success": 0.5}, step=1)
+            raise error
+        assert len(list(runs.iterdir())) == stays, error
+
+
 def test_unwritable_folder_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot write to .*file"):

@@ -38,6 +38,8 @@ import sys
 
 sys.path.insert(0, str(ROOT))
 from common import llm
+from common.errors import UsageError
+from common.run import run_main
 from envs.arena import forum, shop
 from envs.arena import words as arena_words
 
@@ -135,6 +137,14 @@ def vocabulary():
         *shop.VERDICTS,
     }
     return sorted(set(english) | set(MORE_WORDS) | set(arena_words.everything()) | named)
+
+
+def read_words(path):
+    """The words of a file. Raises UsageError where it cannot be read."""
+    try:
+        return set(Path(path).read_text().split())
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--words {path}: {getattr(error, 'strerror', None) or 'no text'}") from error
 
 
 def build_tokenizer():
@@ -641,7 +651,7 @@ def main(args):
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if args.words:  # before the processes that draw data are forked
-        VOCABULARY.extend(sorted(set(Path(args.words).read_text().split()) - set(VOCABULARY)))
+        VOCABULARY.extend(sorted(read_words(args.words) - set(VOCABULARY)))
     tokenizer = build_tokenizer()
     tokenizer.save_pretrained(out)
     config = LlamaConfig(
@@ -732,4 +742,4 @@ synthetic text. It can copy, look a label up and read a value from a page; it kn
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args))
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))

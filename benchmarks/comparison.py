@@ -1,0 +1,105 @@
+"""What the comparisons over seeds (crps.py, grpo.py, distrl.py) have in common: a run of a script, a line of results, a
+table's cells, a figure of curves."""
+
+import json
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from common.run import read_metrics
+from common.stats import mean_ci, paired_difference
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(folder, script, flags, label):
+    """One run of a script in a folder of its own, which is emptied before; the run's folder without its episodes, or
+    None where it failed (and said why)."""
+    shutil.rmtree(folder, ignore_errors=True)
+    command = [sys.executable, script, *flags, "--runs-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{label}: {done.stderr.strip()[-400:]}", flush=True)
+        return None
+    (path,) = folder.iterdir()
+    shutil.rmtree(path / "screenshots", ignore_errors=True)
+    for file in ("trajectories.jsonl", "episodes.html"):
+        (path / file).unlink(missing_ok=True)
+    return path
+
+
+def record_of(path, curves, x, part="test_after/"):
+    """What a run's folder says, fit for JSON: commit, steps, minutes, the test by the metrics that begin with `part`,
+    and the curves of those names over `x`."""
+    rows = read_metrics(path)
+    last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    drawn = {name: [[r[x], round(r[name], 5)] for r in rows if r.get(name) is not None] for name in curves}
+    return {
+        "commit": commit.stdout.strip(),
+        "steps": last["global_step"],
+        "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
+        "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
+        "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
+        "curves": {name: curve for name, curve in drawn.items() if curve},
+    }
+
+
+def append(file, record):
+    """The record as a line of a file of results, and a line on the terminal."""
+    file.parent.mkdir(exist_ok=True)
+    with open(file, "a") as lines:
+        lines.write(json.dumps(record) + "\n")
+    done = f"{record['test']['success']:.3f} in {record['minutes']} minutes"
+    print(f"{record['arm']} {record['seed']}: {done}", flush=True)
+
+
+def show(interval, seeds=3):
+    """A cell: the interval of three seeds or more; of two it says nothing."""
+    few = seeds < 3 or math.isnan(interval.low)
+    return f"{interval.estimate:.3f}" if few else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def versus(arms, arm, other, value):
+    """A cell: the paired difference of two arms' `value(record)` at the seeds that both have."""
+    seeds = sorted(arms[arm].keys() & arms.get(other, {}).keys())
+    if arm == other or not seeds:
+        return ""
+    values = [[value(arms[name][seed]) for seed in seeds] for name in (arm, other)]
+    return show(paired_difference(*values), len(seeds))
+
+
+def smooth(curve, window):
+    """{x: mean of the last `window` values}: single batches are noisy."""
+    values = [y for _, y in curve]
+    return {x: sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i, (x, _) in enumerate(curve)}
+
+
+def plot_curves(path, arms, names, panels, x_label):
+    """Four panels {metric: title}, a line for each arm of `names` {arm: label}: means over seeds, with intervals where
+    there are more than three. `arms`: {arm: {seed: record}}."""
+    from tools.plot import COLOURS, GRID, on_grid, pyplot
+
+    plt = pyplot()
+    figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
+    for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
+        for colour, (arm, label) in zip(COLOURS, names.items()):
+            window = 1 if name.startswith("eval") else 5
+            curves = [smooth(record["curves"].get(name, []), window) for record in arms[arm].values()]
+            last = max((x for curve in curves for x in curve), default=0)
+            points = [last * i / GRID for i in range(GRID + 1)]
+            runs = [on_grid(curve, points) for curve in curves if curve]
+            known = [x for x in points if runs and all(x in run for run in runs)]  # the longest alone would jump
+            shown = {x: mean_ci([run[x] for run in runs]) for x in known}
+            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label)
+            if len(runs) > 3:  # of fewer it would be wider than the axis
+                low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
+                axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
+        axes.set_title(title)
+        axes.set_xlabel(x_label)
+        axes.set_ylim(0)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    figure.savefig(path, dpi=140)
+    plt.close(figure)
