@@ -172,6 +172,8 @@ def rollout_groups(groups: list[Group], x: str, plt):
     names = metric_names(groups, "groups/")
     wanted = ("success", "suffix_mean", "suffix_share", "buffer_size", "mastered")
     names += [name for name in metric_names(groups, "replay/") if names and name.partition("/")[2] in wanted]
+    rows = [row for group in groups for run in group.rows for row in run]
+    names = [name for name in names if any(row.get(name) for row in rows)]  # nothing to see in a line of zeros
     return panels(groups, names, x, plt, "Groups of rollouts, and replay", None)
 
 
@@ -187,7 +189,7 @@ def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limit
     names = [name for name in names if lengths[name] > (1 if max(lengths.values()) > 1 else 0)]
     if not names:
         return None
-    columns = min(3, len(names))
+    columns, kinds = min(3, len(names)), {name.partition("/")[0] for name in names}
     height = math.ceil(len(names) / columns)
     figure, grid = plt.subplots(height, columns, figsize=(3.6 * columns, 2.6 * height + 0.5), squeeze=False)
     for axes in grid.flat[len(names) :]:
@@ -195,7 +197,8 @@ def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limit
     for axes, name in zip(grid.flat, names):
         for group in groups:
             draw(axes, group, name, x, group.label, group.colour)
-        axes.set_title(name.partition("/")[2].replace("_", " "), fontsize=9.5)
+        title_of = name.partition("/")[2] if len(kinds) == 1 else name.replace("/", ": ")
+        axes.set_title(title_of.replace("_", " "), fontsize=9.5)
         axes.set_xlabel(axis_label(x), fontsize=8.5)
         if limits:
             axes.set_ylim(*limits)
