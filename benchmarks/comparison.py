@@ -36,7 +36,8 @@ def record_of(path, curves, x, part="test_after/"):
     rows = read_metrics(path)
     last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    drawn = {name: [[r[x], round(r[name], 5)] for r in rows if r.get(name) is not None] for name in curves}
+    placed = [row for row in rows if x in row]
+    drawn = {name: [[r[x], round(r[name], 5)] for r in placed if r.get(name) is not None] for name in curves}
     return {
         "commit": commit.stdout.strip(),
         "steps": last["global_step"],
