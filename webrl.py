@@ -625,11 +625,12 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
         rng.shuffle(drawn)
         candidates = []
         for text, parent in drawn:
-            if (text, parent.site, parent.seed) in seen:
+            task = evolved_task(env, text, parent)
+            if (task.instruction, task.site, task.seed) in seen:
                 counts["repeated"] += 1
                 continue
-            seen.add((text, parent.site, parent.seed))  # what is turned away now may fit a later phase
-            candidates.append(evolved_task(env, text, parent, f"p{phase}-{len(seen)}"))
+            seen.add((task.instruction, task.site, task.seed))  # what is turned away now may fit a later phase
+            candidates.append(replace(task, task_id=f"{parent.task_id}-p{phase}-{len(seen)}"))
         values = start_value(candidates) if start_value is not None and candidates else [None] * len(candidates)
         for task, value in zip(candidates, values, strict=True):
             if len(tasks) == args.instructions_per_phase:
@@ -644,11 +645,12 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     return tasks, counts
 
 
-def evolved_task(env, text, parent, number):
-    """A generated instruction in its parent's world; the true checker comes along where there is one, for logging."""
+def evolved_task(env, text, parent):
+    """A generated instruction in its parent's world, or in the one that the environment has for it (MiniWoB++: another
+    seed of the page); the true checker comes along where there is one, for logging."""
     true = env.task_from_text(text, parent)
     task = true or replace(parent, instruction=text, template="", requirements=0, steps=0, config=None)
-    return replace(task, task_id=f"{parent.task_id}-{number}", max_steps=parent.max_steps)
+    return replace(task, max_steps=parent.max_steps)
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
@@ -936,9 +938,14 @@ def without_unknown(learner, player, trajectories, args):
 
 
 def start_values(learner, player, tasks, args):
-    """The critic's value of each task's start page, as seen in an earlier episode of the same world."""
-    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in tasks]
-    return state_values(learner.critic, states, learner.tokenizer.pad_token_id, args.micro_batch_tokens)
+    """The critic's value of each task's start page, as seen in an earlier episode of the same world, or in a visit to
+    it. A page that cannot be reached has none: 0, and the filter turns the task away."""
+    player.visit(tasks)
+    seen = [task for task in tasks if (task.site, task.seed) in player.start_pages]
+    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in seen]
+    values = state_values(learner.critic, states, learner.tokenizer.pad_token_id, args.micro_batch_tokens)
+    found = {id(task): value for task, value in zip(seen, values, strict=True)}
+    return [found.get(id(task), 0.0) for task in tasks]
 
 
 def learn(learner, memory, rollouts, phase, rng, args):

@@ -376,6 +376,27 @@ class Player:
         first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
         self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
 
+    def visit(self, tasks):
+        """Look at the first pages of the tasks' worlds that no episode has shown yet. Where a fault kept one from being
+        seen, `start_pages` goes without it."""
+        worlds = {(task.site, task.seed): task for task in tasks}
+        todo = [task for world, task in worlds.items() if world not in self.start_pages]
+        part, pages = parallel.share(range(len(todo))), {}
+
+        async def look(env, task, attempt, index):
+            obs, _ = await env.reset(task)
+            return {"text": obs["text"], "error": "", "url": obs["url"]}
+
+        def on_done(place, page):
+            if page is not None:
+                pages[part[place]] = page
+
+        with self.run.timer("pages"):
+            mine = [todo[index] for index in part]
+            self._wait(play_all(self.envs, mine, BatchedPolicy(None), look, self.faults, on_done, self.going))
+        for index, page in sorted(parallel.gather(list(pages.items()))):
+            self.start_pages[todo[index].site, todo[index].seed] = page
+
     def state(self):
         """What a checkpoint holds of it, fit for JSON."""
         faults = self.faults.state()

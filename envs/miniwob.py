@@ -30,6 +30,7 @@ from envs.text import Move
 MAX_STEPS = 10  # as BrowserGym has it; the pages' own limit, 10 s of real time and more, is lifted
 # Episodes of each task. Seed n is Math.seedrandom(n) in the page, as in BrowserGym, which draws the n.
 SEEDS = {"train": range(1000, 1080), "eval": range(100, 104), "test": range(5)}
+VARIED = range(2000, 2200)  # those that `vary` proposes: a page's other episodes
 INSTRUCTIONS_JS = "seeds => seeds.map(__gui.utterance)"
 SCRIPT = Path(__file__).with_suffix(".js").read_text().strip()
 NO_PAGES = "no pages of MiniWoB++ here: pip install --no-deps -r requirements-miniwob.txt"
@@ -111,9 +112,9 @@ class _Shared(Shared):
 
     def __init__(self, names, pages_dir, cache_dir, browser_options):
         super().__init__(browser_options | {"script": SCRIPT})
-        self.names, self.folder, self.splits = names, pages_folder(pages_dir), {}
+        self.names, self.folder, self.splits, self.said = names, pages_folder(pages_dir), {}, None
         scripts = sorted(self.folder.parent.glob("co*/**/*.js"))  # core and common
-        self.made_from = _digest(SCRIPT, str(SEEDS), *(path.read_text() for path in scripts))
+        self.made_from = _digest(SCRIPT, str(SEEDS), str(VARIED), *(path.read_text() for path in scripts))
         home = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         self.cache = Path(cache_dir or Path(home) / "cleangui" / "miniwob").expanduser()
 
@@ -123,6 +124,11 @@ class _Shared(Shared):
     def instructions(self):
         """Task name -> seed (text) -> instruction. The page alone knows it, once an episode has begun: all are asked
         for once, in a browser of their own, and kept in `cache`."""
+        if self.said is None:
+            self.said = self._find_instructions()
+        return self.said
+
+    def _find_instructions(self):
         found = {name: _read(self._kept(name)) for name in self.names}
         missing = [name for name in self.names if found[name] is None]
         if missing:
@@ -134,7 +140,7 @@ class _Shared(Shared):
 
     async def _ask(self, names):
         browser = await Browser.start(**self.options)
-        seeds = [seed for part in SEEDS.values() for seed in part]
+        seeds = [seed for part in (*SEEDS.values(), VARIED) for seed in part]
         try:
             session, found = await browser.session(), {}
             for name in names:
@@ -218,11 +224,16 @@ class MiniWoB(PageEnv):
         return move.action
 
     def vary(self, task, rng):
-        raise UsageError("nothing varies MiniWoB++'s instructions: --generator URL or --no-curriculum")
+        """What another episode of the task's page asks for, one of the seeds that no split has: a list of one."""
+        return [self._shared.instructions()[task.site][str(rng.choice(VARIED))]]
 
     def task_from_text(self, text, like):
-        """None: a page checks its own instruction alone."""
-        return None
+        """The episode of the page of `like` that asks for `text`, by the next seed of VARIED after that of `like`;
+        None where no other one does, because a page checks its own instruction alone."""
+        said = self._shared.instructions()[like.site]
+        after = sorted(VARIED, key=lambda seed: (seed <= like.seed, seed))
+        seed = next((seed for seed in after if seed != like.seed and said[str(seed)] == text), None)
+        return None if seed is None else self._make(like.split, like.site, seed, text)
 
     # --- episodes --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 `python benchmarks/miniwob.py --solve 20` and `--fuzz 30`."""
 
 import asyncio
+import random
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,11 +18,13 @@ from benchmarks.browser import measure
 from common.actions import parse
 from common.browser import Browser
 from common.errors import StateMismatch, UsageError
+from common.replay import TrajectoryStore
 from common.rollout import demonstrate
 from common.visual import read_action, write_action
 from envs import miniwob
 from envs.miniwob import FRESH, SETS, TASKS
 from envs.miniwob_oracles import SHAPE, SOLUTIONS
+from tests.scripts import run_script
 
 try:
     miniwob.pages_folder()
@@ -49,6 +52,7 @@ async def root(tmp_path_factory):
     """Some tasks, with few seeds: their instructions are asked for here, once."""
     patch = pytest.MonkeyPatch()
     patch.setattr(miniwob, "SEEDS", SEEDS)
+    patch.setattr(miniwob, "VARIED", range(2000, 2012))
     try:
         env = envs.make(f"miniwob/{'+'.join(NAMES)}", cache_dir=tmp_path_factory.mktemp("instructions"))
         try:
@@ -155,8 +159,22 @@ async def test_an_instruction_that_is_not_the_pages_is_refused(env):
     assert obs["goal"] == "Enter something"
     *_, reward, terminated, truncated, info = await env.step('exit(message="")')
     assert (reward, terminated, info["verdict"]) == (0.0, True, None)
-    with pytest.raises(UsageError, match="--no-curriculum"):
-        env.vary(task, None)
+
+
+async def test_the_curriculum_proposes_other_seeds_of_the_page(env):
+    split_seeds = {seed for numbers in SEEDS.values() for seed in numbers}
+    for name in ("enter-text", "click-button"):  # all its instructions differ; hardly any does
+        task, rng = task_of(env, name), random.Random(1)
+        drawn = [(text, env.task_from_text(text, task)) for text in (env.vary(task, rng)[0] for _ in range(40))]
+        assert {made.instruction == text and made.site == name for text, made in drawn} == {True}
+        assert not {made.seed for _, made in drawn} & split_seeds
+        assert len({made.task_id for _, made in drawn}) > 1
+        follower = env.task_from_text(drawn[0][0], drawn[0][1])
+        assert follower is None or follower.seed != drawn[0][1].seed  # never the one it was made from
+    made = drawn[0][1]
+    obs, _ = await env.reset(made)  # which compares the page's instruction with the task's
+    assert obs["goal"] == made.instruction and made.config is not None
+    assert env.task_from_text("Stand on your head", task) is None
 
 
 # ---- what is seen ----
@@ -443,3 +461,16 @@ async def test_under_gymnasium(root):
     options = dict(cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120)
     ran = await asyncio.to_thread(subprocess.run, command, **options)
     assert ran.returncode == 0, ran.stderr
+
+
+async def test_webrl_trains_with_its_curriculum(tmp_path):
+    """The critic values pages that no episode has shown: they are looked at. What is proposed has its page's check."""
+    small = """--num-demos 4 --sft-epochs 1 --start-episodes 4 --instructions-per-phase 4 --num-phases 1 --eval-tasks 0
+        --test-tasks 2 --num-envs 2 --filter-low 0 --filter-high 1 --judge env --orm-data=""".split()
+    flags = ["--env-id", "miniwob/click-option+click-test-2", "--runs-dir", tmp_path, *small]
+    done = await asyncio.to_thread(run_script, ["webrl.py", *flags])
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.iterdir()
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
+    assert len({(t.task.site, t.task.seed) for t in rollouts}) == len(rollouts) == 4
+    assert all(t.task.seed in miniwob.VARIED and t.task.config and t.reward == t.verdict for t in rollouts)
