@@ -1,5 +1,5 @@
-"""What the comparisons over seeds (crps.py, grpo.py, distrl.py) have in common: a run of a script, a line of results, a
-table's cells, a figure of curves."""
+"""What the comparisons over seeds (webrl.py, crps.py, grpo.py, distrl.py) have in common: a run of a script, an
+evaluation of its policy elsewhere, a line of results, a table's cells, a figure of curves."""
 
 import json
 import math
@@ -14,20 +14,48 @@ from common.stats import mean_ci, paired_difference
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(folder, script, flags, label):
-    """One run of a script in a folder of its own, which is emptied before; the run's folder without its episodes, or
-    None where it failed (and said why)."""
+def run(folder, script, flags, label, whole=False):
+    """One run of a script in a folder of its own, which is emptied before; the run's folder, without its episodes
+    unless `whole`, or None where it failed (and said why)."""
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, script, *flags, "--runs-dir", str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{label}: {done.stderr.strip()[-400:]}", flush=True)
+    if not succeeds([script, *flags, "--runs-dir", str(folder)], label):
         return None
     (path,) = folder.iterdir()
+    return path if whole else without_episodes(path)
+
+
+def go_on(begin, folder, script, flags, label):
+    """What has been begun in the folder `begin`, gone on with in a copy of it, by other flags; as `run`."""
+    shutil.rmtree(folder, ignore_errors=True)
+    path = Path(shutil.copytree(begin, folder / begin.name))
+    return without_episodes(path) if succeeds([script, "--resume", str(path), *flags], label) else None
+
+
+def succeeds(command, label):
+    done = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        print(f"{label}: {done.stderr.strip()[-400:]}", flush=True)
+    return not done.returncode
+
+
+def without_episodes(path):
     shutil.rmtree(path / "screenshots", ignore_errors=True)
     for file in ("trajectories.jsonl", "episodes.html"):
         (path / file).unlink(missing_ok=True)
     return path
+
+
+def evaluate(path, env_id, num_envs=16):
+    """Success on another environment's test tasks of the policy in a run's folder, with all that the metrics say of it;
+    None where the evaluation failed (and said why)."""
+    folder = path.parent / "elsewhere"
+    command = ["tools/eval.py", "--env-id", env_id, "--model-id", str(path), "--num-envs", str(num_envs)]
+    if not succeeds([*command, "--runs-dir", str(folder)], str(path)):
+        return None
+    (found,) = folder.iterdir()
+    row = next(row for row in reversed(read_metrics(found)) if "test/success" in row)
+    shutil.rmtree(folder)
+    return {name.removeprefix("test/"): value for name, value in row.items() if name.startswith("test/")}
 
 
 def record_of(path, curves, x, part="test_after/"):

@@ -13,7 +13,6 @@ trajectories (or, with --seconds, train for as long). One run at a time: it take
 
 import json
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from itertools import product
@@ -27,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common import checkpoint
-from common.run import read_metrics, run_main
+from common.run import run_main
 from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
@@ -117,24 +116,10 @@ def start(args, seed):
     return checkpoint.latest(path).folder("actor")
 
 
-def unseen_success(args, path):
-    """Success on the group that is never trained on."""
-    command = [sys.executable, "tools/eval.py", "--env-id", args.unseen, "--model-id", str(path), "--num-envs", "32"]
-    folder = path.parent / "unseen"
-    done = subprocess.run([*command, "--runs-dir", str(folder)], cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        print(f"{path}: {done.stderr.strip()[-400:]}", flush=True)
-        return None
-    (found,) = folder.iterdir()
-    rows = read_metrics(found)
-    shutil.rmtree(folder)
-    return next(row["test/success"] for row in reversed(rows) if "test/success" in row)
-
-
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
-    unseen = unseen_success(args, path) if args.unseen and arm in ("sft", *MAIN) else None
-    record = {"arm": arm, "seed": seed, **setting(args), "unseen": unseen}
+    unseen = comparison.evaluate(path, args.unseen, 32) if args.unseen and arm in ("sft", *MAIN) else None
+    record = {"arm": arm, "seed": seed, **setting(args), "unseen": unseen and unseen["success"]}
     comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/iteration", part))
 
 

@@ -1,0 +1,288 @@
+"""The comparisons of docs/webrl.md and docs/miniwob.md: WebRL and its baselines from the same start, over seeds.
+
+    python benchmarks/webrl.py arena --seeds 3                 # all five sites; goes on where it was stopped
+    python benchmarks/webrl.py miniwob --seeds 3
+    python benchmarks/webrl.py miniwob --arms webrl filtered-bc true-verdict
+    python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
+
+Each run is one line of benchmarks/results/webrl.jsonl, written when it is done; what is there is not run again.
+All arms of a seed go on from one folder: the same fine-tuned policy (which is also the arm "sft"), start-up rollouts,
+reward model and critic. One run at a time: it takes both cores.
+"""
+
+import asyncio
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+from transformers import AutoTokenizer
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import envs
+import webrl
+from benchmarks import comparison
+from benchmarks.docs import write_docs
+from common.actions import parse
+from common.run import run_main
+from common.stats import mean_ci
+from envs.miniwob import SETS
+from envs.miniwob_oracles import SOLUTIONS
+
+RESULTS = ROOT / "benchmarks/results/webrl.jsonl"
+ARMS = {
+    "filtered-bc": "--loss sft --no-curriculum",
+    "no-curriculum": "--no-curriculum",
+    "true-verdict": "--judge env",
+    "webrl": "",
+}
+NAMES = {"sft": "SFT", "filtered-bc": "Filtered BC", "no-curriculum": "WebRL, training instructions",
+         "true-verdict": "WebRL, paid by the true verdict", "webrl": "WebRL"}  # fmt: skip
+CURVES = """
+rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
+curriculum/too_hard orm/accuracy orm/precision orm/auc orm/base_rate
+orm_test/accuracy orm_test/precision orm_test/auc orm_test/base_rate
+""".split()
+# What the tiny model can represent of MiniWoB++: a scripted solution wins every episode within ten actions, all that it
+# types or points at stands in the instruction or on the page, or is a key's name (nothing is computed or measured), and
+# page and action fit the preset's 400 and 48 tokens. `--represented` looks again.
+TRAIN = """
+buy-ticket choose-date-easy choose-date-medium click-checkboxes click-checkboxes-transfer click-collapsible
+click-collapsible-2 click-collapsible-2-nodelay click-collapsible-nodelay click-dialog click-dialog-2 click-option
+click-shades click-test-2 click-test-transfer count-shape drag-shapes-2 enter-password enter-text enter-text-dynamic
+focus-text focus-text-2 identify-shape login-user login-user-popup multi-layouts multi-orderings navigate-tree
+odd-or-even read-table read-table-2 search-engine text-transform unicode-test use-autocomplete use-autocomplete-nodelay
+visual-addition
+""".split()  # of BrowserGym's training tasks
+HELD_OUT = """
+ascending-numbers choose-list click-button click-button-sequence click-color click-link click-menu click-menu-2
+click-scroll-list click-tab click-tab-2 click-tab-2-easy click-tab-2-hard click-tab-2-medium click-test click-widget
+email-inbox email-inbox-delete email-inbox-forward email-inbox-forward-nl email-inbox-important email-inbox-noscroll
+email-inbox-reply email-inbox-star-reply find-greatest find-word form-sequence-2 form-sequence-3 generate-number
+phone-book social-media use-spinner
+""".split()  # of its test tasks
+SETTINGS = {
+    "arena": "--env-id arena-v2",
+    "miniwob": f"--env-id miniwob/{'+'.join(TRAIN)} --judge env --test-tasks {5 * len(TRAIN)}",
+}
+ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
+
+
+@dataclass
+class Args:
+    setting: Annotated[Literal["arena", "miniwob"], tyro.conf.Positional] = "arena"
+    """the environment, and what it needs of flags (SETTINGS in this file)"""
+    seeds: int = 3
+    """seeds 1 to N"""
+    arms: tuple[str, ...] = ("webrl",)
+    """which arms (see ARMS in this file)"""
+    phases: int = 3
+    """phases N of every run"""
+    flags: str = ""
+    """further flags of webrl.py, for all arms; kept in the results"""
+    report: bool = False
+    """print the tables of what has been measured; run nothing"""
+    write_docs: bool = False
+    """with --report: put them into docs/webrl.md or docs/miniwob.md"""
+    represented: bool = False
+    """instead: play MiniWoB++'s scripted solutions and print which tasks the tiny model can represent"""
+    runs_dir: str = "runs/webrl"
+    """where the runs' folders go; their trajectories are deleted when a run is done"""
+
+
+# ----------------------------------------------------------------------------------------------------------- the runs
+def folder_of(args, name, seed):
+    return ROOT / args.runs_dir / f"{args.setting}-{name}-{seed}"
+
+
+def start(args, seed):
+    """The folder of a run that is ready for phase 1. What its test shows is the arm "sft"."""
+    folder = folder_of(args, "start", seed)
+    if not list(folder.glob("*/checkpoints/*/actor")) or not measured(args, "sft", seed):
+        flags = f"{SETTINGS[args.setting]} --preset tiny --seed {seed} --num-phases 0 --eval-tasks 0 {args.flags}"
+        path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}", whole=True)
+        if path is None:
+            return None
+        keep(args, "sft", seed, path, "test_before/")
+    (path,) = folder.iterdir()
+    return path
+
+
+def keep(args, arm, seed, path, part="test_after/"):
+    """One line of results."""
+    elsewhere = ELSEWHERE.get(args.setting)
+    other = {"elsewhere": comparison.evaluate(path, elsewhere)} if elsewhere else {}
+    record = {"arm": arm, "seed": seed, **setting(args), **other}
+    comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/phase", part))
+
+
+def setting(args):
+    """What makes results comparable."""
+    return {"setting": args.setting, "phases": args.phases, "flags": args.flags}
+
+
+def results(args):
+    """What has been measured in this setting, {arm: {seed: record}} in the tables' order."""
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    found, wanted = {}, setting(args)
+    for arm in NAMES:
+        for r in records:
+            if r["arm"] == arm and all(r.get(key) == value for key, value in wanted.items()):
+                found.setdefault(arm, {})[r["seed"]] = r
+    return found
+
+
+def measured(args, arm, seed):
+    return seed in results(args).get(arm, {})
+
+
+def measure(args):
+    """All runs that are not there yet."""
+    for seed in range(1, args.seeds + 1):
+        for arm in args.arms:
+            if measured(args, arm, seed):
+                continue
+            begin = start(args, seed)
+            if begin is None:
+                break
+            flags = f"--num-phases {args.phases} --eval-tasks 48 {ARMS[arm]}".split()
+            path = comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
+            if path is not None:
+                keep(args, arm, seed, path)
+                shutil.rmtree(path / "checkpoints")
+
+
+# ---------------------------------------------------------------------------------------------------------- the report
+def success(record):
+    return record["test"]["success"]
+
+
+def elsewhere(record):
+    return record["elsewhere"]["success"]
+
+
+def success_table(arms, named):
+    """A row for each arm: success over seeds, against SFT and Filtered BC, and (`named`) on the tasks elsewhere."""
+    heads = ["method", "seeds", "success", "against SFT", "against Filtered BC", "steps", "minutes"]
+    heads[5:5] = [named, "against SFT there"] if named else []
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for arm, runs in arms.items():
+        rows = list(runs.values())
+        cells = [NAMES[arm], str(len(rows)), comparison.show(mean_ci([success(r) for r in rows]), len(rows))]
+        cells += [comparison.versus(arms, arm, other, success) for other in ("sft", "filtered-bc")]
+        if named:
+            cells.append(comparison.show(mean_ci([elsewhere(r) for r in rows]), len(rows)))
+            cells.append(comparison.versus(arms, arm, "sft", elsewhere))
+        cells.append(f"{sum(r['steps'] for r in rows) / len(rows):,.0f}")
+        cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def site_table(arms, part):
+    """Success by site, a column for each arm: means over seeds of `part(record)`'s `site_*`."""
+    columns = {arm: [part(r) for r in runs.values()] for arm, runs in arms.items()}
+    sites = sorted({name for rows in columns.values() for row in rows for name in row if name.startswith("site_")})
+    lines = [f"| site | {' | '.join(NAMES[arm] for arm in columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for site in sites:
+        cells = [comparison.show(mean_ci([row[site] for row in rows]), len(rows)) for rows in columns.values()]
+        lines.append(f"| {site.removeprefix('site_')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def judge_table(arms):
+    """The reward model against the true verdict: on the first and the last phase's rollouts, on the test episodes."""
+    measures = {"agreement": "accuracy", "precision": "precision", "AUC": "auc", "base rate": "base_rate"}
+    lines = [f"| judge | on | {' | '.join(measures)} |", "|---" * (len(measures) + 2) + "|"]
+    for arm, runs in arms.items():
+        for where, part, index in (("first phase", "orm", 0), ("last phase", "orm", -1), ("test", "orm_test", -1)):
+            found = [[r["curves"].get(f"{part}/{name}") for r in runs.values()] for name in measures.values()]
+            if not all(curve for curves in found for curve in curves):
+                continue
+            cells = [comparison.show(mean_ci([c[index][1] for c in curves]), len(curves)) for curves in found]
+            lines.append(f"| {NAMES[arm]} | {where} | {' | '.join(cells)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def phase_table(arms):
+    """True success of the rollouts, phase by phase."""
+    lines = ["| method | true success of the rollouts, by phase | on eval tasks, after each phase |", "|---|---|---|"]
+    for arm, runs in arms.items():
+        cells = []
+        for name in ("rollout/true_success", "eval/success"):
+            curves = [dict(map(tuple, r["curves"][name])) for r in runs.values() if name in r["curves"]]
+            phases = sorted(set.intersection(*map(set, curves))) if curves else []
+            cells.append(", ".join(f"{sum(c[x] for c in curves) / len(curves):.3f}" for x in phases))
+        if any(cells):
+            lines.append(f"| {NAMES[arm]} | {cells[0]} | {cells[1]} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def report(args):
+    arms, there = results(args), "BrowserGym's test tasks" if args.setting in ELSEWHERE else ""
+    tables = [success_table(arms, there), phase_table(arms), judge_table(arms)]
+    tables.append(site_table(arms, lambda record: record["test"]))
+    if there:
+        tables.append(site_table(arms, lambda record: record["elsewhere"]))
+    return "\n\n".join(table for table in tables if table)
+
+
+# ------------------------------------------------------------------------------------- what a tiny model can represent
+KEYS = "Enter Tab Escape Home End PageUp PageDown ArrowUp ArrowDown Control+a Control+c Control+v".split()
+
+
+async def represented(episodes=12):
+    """The MiniWoB++ tasks that TRAIN and HELD_OUT are: printed by BrowserGym's split, with what the others lack."""
+    env, tokenizer = envs.make("miniwob"), AutoTokenizer.from_pretrained(ROOT / "assets/tiny")
+    try:
+        tasks = env.tasks("train")
+        for part in ("browsergym-train", "browsergym-test"):
+            lacks = {}
+            for name in SETS[part]:
+                own = [task for task in tasks if task.site == name][:episodes]
+                lacks[name] = [await lack(env, tokenizer, task) for task in own] if name in SOLUTIONS else ["no script"]
+            print(f"{part}: {' '.join(name for name, found in lacks.items() if not any(found))}")
+            for name, found in lacks.items():
+                if any(found):
+                    print(f"    {name}: {next(filter(None, found))}")
+    finally:
+        await env.close()
+
+
+async def lack(env, tokenizer, task):
+    """Why the tiny model could not play the scripted solution's episode of `task`, or ""."""
+
+    def size(text):
+        return len(tokenizer.encode(text, add_special_tokens=False))
+
+    obs, info = await env.reset(task)
+    for move in env.oracle(task):
+        text = env.resolve(move, obs)
+        argument = parse(text).argument
+        if argument and argument not in KEYS and argument not in obs["text"] and argument not in task.instruction:
+            return f"{argument!r} is neither on the page nor in the instruction"
+        if size(obs["text"]) > webrl.TINY["page_tokens"] or size(text) > webrl.TINY["max_new_tokens"]:
+            return f"a page of {size(obs['text'])} or an action of {size(text)} tokens"
+        obs, *_, info = await env.step(text)
+    return "" if info.get("score", 0.0) > 0 else "not solved within ten actions"
+
+
+def main(args):
+    if args.represented:
+        return asyncio.run(represented())
+    if not args.report:
+        measure(args)
+    text = report(args)
+    print(text)
+    if args.write_docs:
+        page, mark = ("miniwob", "learning") if args.setting == "miniwob" else ("webrl", "sites")
+        write_docs(ROOT / f"docs/{page}.md", mark, text)
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))
