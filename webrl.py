@@ -1209,4 +1209,4 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY}, variant)))
+    run_main(lambda: main(parse_args(Args, {"tiny": TINY}, variant=variant)))
