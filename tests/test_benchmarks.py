@@ -1,5 +1,6 @@
 """The benchmark of the browser: its accounts, its report, a short measurement of our side, of theirs where it is."""
 
+import json
 import math
 import os
 import subprocess
@@ -11,10 +12,12 @@ from transformers import LlamaConfig
 
 from benchmarks import browser, collection, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
+from benchmarks import webrl as webrl_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
 from benchmarks.docs import write_docs
 from common.errors import UsageError
+from envs.miniwob import SETS
 from tools.setup_chromium import installed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -237,3 +240,29 @@ def test_the_tables_of_collected_trajectories(tmp_path):
     assert collection.scaling_rows(found, args) == [(1, 10.0, 1.0), (4, 39.0, 0.975), (8, 72.0, 0.9)]
     collection.draw(found, args, tmp_path / "plot.png")
     assert (tmp_path / "plot.png").stat().st_size > 5000
+
+
+def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
+
+    def record(arm, seed, success, there, setting="miniwob"):
+        curves = {"rollout/true_success": [[1, 0.25], [2, 0.5]], "eval/success": [[1, 0.4], [2, 0.6]]}
+        curves |= {f"orm/{name}": [[1, 0.7], [2, 0.8]] for name in ("accuracy", "precision", "auc", "base_rate")}
+        test = {"success": success, "site_click-test": success}
+        place = {"arm": arm, "seed": seed, "setting": setting, "phases": 3, "flags": "", "steps": 1000, "minutes": 5.0}
+        other = {"success": there, "site_click-tab": there}
+        return place | {"test": test, "elsewhere": other, "curves": curves if arm == "webrl" else {}}
+
+    rows = [record("sft", 1, 0.1, 0.3), record("sft", 2, 0.3, 0.2), record("sft", 3, 0.2, 0.1)]
+    rows += [record("webrl", 1, 0.3, 0.3), record("webrl", 2, 0.5, 0.2), record("webrl", 3, 0.4, 0.1)]
+    rows += [record("webrl", 1, 0.9, 0.9, "arena")]
+    webrl_benchmark.RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    text = webrl_benchmark.report(webrl_benchmark.Args(setting="miniwob"))
+    (row,) = [line for line in text.splitlines() if line.startswith("| WebRL | 3 |")]
+    assert "| 0.400 [" in row and "| 0.200 [0.200, 0.200] |" in row  # paired: the same gain at every seed
+    assert "| 0.000 [0.000, 0.000] |" in row and "0.9" not in text  # nothing gained there; nothing of the arena
+    assert "| WebRL | 0.250, 0.500 | 0.400, 0.600 |" in text and "| WebRL | last phase | 0.800 [" in text
+    assert "| click-test | 0.200 [" in text and "| click-tab | 0.200 [" in text
+    assert not webrl_benchmark.measured(webrl_benchmark.Args(setting="miniwob", phases=4), "webrl", 1)
+    assert set(webrl_benchmark.TRAIN) < set(SETS["browsergym-train"])  # no test task is trained on
+    assert set(webrl_benchmark.HELD_OUT) < set(SETS["browsergym-test"])
