@@ -280,7 +280,11 @@ TINY = dict(
 # And elsewhere than on the two sites that the above was found on: five times as many templates want more
 # demonstrations; where no reward model has been trained before, a run's own begins with the base model.
 FIVE_SITES = dict(
-    num_demos=2000, sft_epochs=2, orm_model_id="assets/orm-v2", orm_data="assets/orm-v2/labelled.jsonl.gz"
+    num_demos=2000,
+    sft_epochs=2,
+    orm_model_id="assets/orm-v2",
+    orm_data="assets/orm-v2/labelled.jsonl.gz",
+    orm_episodes=4800,
 )
 NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm_epochs=3)
 
