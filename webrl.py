@@ -284,7 +284,7 @@ FIVE_SITES = dict(
     sft_epochs=2,
     orm_model_id="assets/orm-v2",
     orm_data="assets/orm-v2/labelled.jsonl.gz",
-    orm_episodes=4800,
+    orm_episodes=8000,
 )
 NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm_epochs=3)
 
