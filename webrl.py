@@ -602,7 +602,8 @@ Give one sentence of reason, then [YES] or [NO]."""
 
 # ------------------------------------------------------------------------------------------------ curriculum (sec. 2.1)
 def vary_instructions(env, failures, rng, args):
-    """Instructions evolved from failed tasks: list of (text, parent task). By the generator URL, else by `env.vary`."""
+    """Instructions evolved from failed tasks: list of (text, or the task that it means, parent task). By the generator
+    URL, else by `env.vary`."""
     if not args.generator:
         return [(text, task) for task in rng.choices(failures, k=64) for text in env.vary(task, rng)]
     one = rng.choice(failures)  # the names in one request must all exist in one world
@@ -665,7 +666,7 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
 def evolved_task(env, text, parent):
     """A generated instruction in its parent's world, or in the one that the environment has for it (MiniWoB++: another
     seed of the page); the true checker comes along where there is one, for logging."""
-    true = env.task_from_text(text, parent)
+    true = env.task_from_text(text, parent) if isinstance(text, str) else text
     task = true or replace(parent, instruction=text, template="", requirements=0, steps=0, config=None)
     return replace(task, max_steps=parent.max_steps)
 

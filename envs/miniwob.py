@@ -224,8 +224,10 @@ class MiniWoB(PageEnv):
         return move.action
 
     def vary(self, task, rng):
-        """What another episode of the task's page asks for, one of the seeds that no split has: a list of one."""
-        return [self._shared.instructions()[task.site][str(rng.choice(VARIED))]]
+        """Another episode of the task's page, by one of the seeds that no split has: a list of one task, because many
+        pages' instructions do not say which seed is meant."""
+        seed = rng.choice(VARIED)
+        return [self._make(task.split, task.site, seed, self._shared.instructions()[task.site][str(seed)])]
 
     def task_from_text(self, text, like):
         """The episode of the page of `like` that asks for `text`, by the next seed of VARIED after that of `like`;
