@@ -277,7 +277,7 @@ TINY = dict(
     eval_tasks=24,
     test_tasks=200,
 )
-# And elsewhere than on the two sites that the above was found on: five times as many templates want more
+# And elsewhere than on the two sites that the above was found on: three times as many templates want more
 # demonstrations; where no reward model has been trained before, a run's own begins with the base model.
 FIVE_SITES = dict(
     num_demos=2000,
@@ -602,10 +602,10 @@ Give one sentence of reason, then [YES] or [NO]."""
 
 # ------------------------------------------------------------------------------------------------ curriculum (sec. 2.1)
 def vary_instructions(env, failures, rng, args):
-    """Instructions evolved from failed tasks: list of (text, or the task that it means, parent task). By the generator
-    URL, else by `env.vary`."""
+    """Instructions evolved from failed tasks: list of (its text, or the Task that it is; the parent task). By the
+    generator URL, else by `env.vary`."""
     if not args.generator:
-        return [(text, task) for task in rng.choices(failures, k=64) for text in env.vary(task, rng)]
+        return [(proposed, task) for task in rng.choices(failures, k=64) for proposed in env.vary(task, rng)]
     one = rng.choice(failures)  # the names in one request must all exist in one world
     given = [task for task in failures if (task.site, task.seed) == (one.site, one.seed)]
     given = rng.sample(given, min(10, len(given)))
@@ -642,8 +642,8 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
         counts["candidates"] += max(1, len(drawn))  # an empty reply is a try, too
         rng.shuffle(drawn)
         candidates = []
-        for text, parent in drawn:
-            task = evolved_task(env, text, parent)
+        for proposed, parent in drawn:
+            task = evolved_task(env, proposed, parent)
             if (task.instruction, task.site, task.seed) in seen:
                 counts["repeated"] += 1
                 continue
@@ -663,11 +663,11 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     return tasks, counts
 
 
-def evolved_task(env, text, parent):
-    """A generated instruction in its parent's world, or in the one that the environment has for it (MiniWoB++: another
-    seed of the page); the true checker comes along where there is one, for logging."""
-    true = env.task_from_text(text, parent) if isinstance(text, str) else text
-    task = true or replace(parent, instruction=text, template="", requirements=0, steps=0, config=None)
+def evolved_task(env, proposed, parent):
+    """What `vary_instructions` proposed as a task: a text in its parent's world; the true checker comes along where
+    there is one, for logging."""
+    true = env.task_from_text(proposed, parent) if isinstance(proposed, str) else proposed
+    task = true or replace(parent, instruction=proposed, template="", requirements=0, steps=0, config=None)
     return replace(task, max_steps=parent.max_steps)
 
 

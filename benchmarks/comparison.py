@@ -85,6 +85,17 @@ def append(file, record):
     print(f"{record['arm']} {record['seed']}: {done}", flush=True)
 
 
+def results(file, order, wanted):
+    """The records of a file of results that have all of `wanted`, {arm: {seed: record}} in the arms' `order`."""
+    records = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    found = {}
+    for arm in order:
+        for r in records:
+            if r["arm"] == arm and all(r.get(key) == value for key, value in wanted.items()):
+                found.setdefault(arm, {})[r["seed"]] = r
+    return found
+
+
 def show(interval, seeds=3):
     """A cell: the interval of three seeds or more; of two it says nothing."""
     few = seeds < 3 or math.isnan(interval.low)

@@ -9,7 +9,6 @@ All arms of a seed begin with the same fine-tuned policy, which is also the arm 
 trajectories. "base" is the model before that. One run at a time: it takes both cores.
 """
 
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -100,14 +99,8 @@ def keep(args, arm, seed, path, part="test_after/"):
 
 
 def results(args):
-    """What has been measured, {arm: {seed: record}} in the tables' order."""
-    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    found = {}
-    for arm in NAMES:
-        for r in records:
-            if (r["arm"], r["flags"], r["trajectories"]) == (arm, args.flags, args.trajectories):
-                found.setdefault(arm, {})[r["seed"]] = r
-    return found
+    """What has been measured in this setting."""
+    return comparison.results(RESULTS, NAMES, {"flags": args.flags, "trajectories": args.trajectories})
 
 
 def measured(args, arm, seed):

@@ -11,7 +11,6 @@ reward model and critic. One run at a time: it takes both cores.
 """
 
 import asyncio
-import json
 import shutil
 import sys
 from dataclasses import dataclass
@@ -127,14 +126,8 @@ def setting(args):
 
 
 def results(args):
-    """What has been measured in this setting, {arm: {seed: record}} in the tables' order."""
-    records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
-    found, wanted = {}, setting(args)
-    for arm in NAMES:
-        for r in records:
-            if r["arm"] == arm and all(r.get(key) == value for key, value in wanted.items()):
-                found.setdefault(arm, {})[r["seed"]] = r
-    return found
+    """What has been measured in this setting."""
+    return comparison.results(RESULTS, NAMES, setting(args))
 
 
 def measured(args, arm, seed):
