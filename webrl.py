@@ -13,6 +13,7 @@ raised to 0 among them (the released code drops them). docs/webrl.md lists every
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
     python webrl.py --loss sft --no-curriculum        # Filtered BC
     python webrl.py --loss released                   # the authors' code, which is not Eq. 12
+    python webrl.py --loss reinforce --no-replay      # without the KL constraint and without replay (Figure 5)
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
@@ -177,13 +178,14 @@ class Args:
     """sampling temperature of rollouts"""
 
     # the update (Eq. 5 to 8, 12, 15)
-    loss: Literal["paper", "released", "sft"] = "paper"
+    loss: Literal["paper", "released", "reinforce", "awr", "forward-kl", "sft"] = "paper"
     """paper: Eq. 12 on Eq. 15's advantages; released: the authors' code (maximum likelihood on actions of positive sign
-    that stops at a token log-ratio); sft: maximum likelihood on successful trajectories (with --no-curriculum: Filtered
-    BC)"""
+    that stops at a token log-ratio); reinforce: the policy gradient with V as its baseline (Figure 5's "w/o KL"); awr:
+    advantage-weighted regression; forward-kl: Eq. 13, the same weights on fresh rollouts alone; sft: maximum likelihood
+    on successful trajectories (with --no-curriculum: Filtered BC)"""
     beta: float = 0.1
     """KL coefficient of Eq. 12: the log-ratio it asks for is A / beta, so a larger one moves less (the paper's main
-    value is not stated; Figure 7 sweeps it)"""
+    value is not stated; Figure 7 sweeps it); of awr and forward-kl: the temperature of their weights"""
     gamma: float = 0.9
     """discount of Eq. 15"""
     lam: float = 0.5
@@ -217,13 +219,15 @@ class Args:
     critic_first: bool = True
     """update the critic on a phase's rollouts before it values them (the released code); off: after, so that no
     advantage comes from a critic that has seen the outcome"""
-    critic_replay: Literal["success", "both"] = "success"
-    """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1), or as many steps of old rollouts of
-    both outcomes"""
+    critic_replay: Literal["success", "both", "none"] = "success"
+    """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1); as many steps of old rollouts of
+    both outcomes; or nothing (V of pi_old in Figure 10)"""
 
     # replay (section 2.2)
     replay: bool = True
     """replay successful trajectories of earlier phases"""
+    replay_failures: bool = False
+    """and failed ones, with their advantages"""
     replay_ratio: float = 2.0
     """replayed steps at most this many times the fresh ones"""
     perplexity_low: float = 1 / 0.95
@@ -316,6 +320,18 @@ def advantages(values, reward, gamma=0.9, lam=0.5):
 def policy_loss(logprobs, ref_logprobs, advantages, beta):
     """Eq. 12 (Eq. 5): mean squared error of beta log(pi / pi_ref) and A. Sequence log-probs, advantages [N]; scalar."""
     return ((beta * (logprobs - ref_logprobs) - advantages) ** 2).mean()
+
+
+def reinforce_loss(logprobs, advantages):
+    """The policy gradient with V as its baseline (section 3.7's "w/o KL"): its gradient is -E[A grad log pi]. [N], [N];
+    scalar."""
+    return -(advantages * logprobs).mean()
+
+
+def weighted_loss(logprobs, advantages, beta, largest=20.0):
+    """Advantage-weighted regression (appendix A.3; Eq. 13 on actions of pi_ref): -E[exp(A / beta) log pi]. Weights are
+    cut at `largest`, as in AWR's own paper (arXiv 1910.00177). [N], [N]; scalar."""
+    return -((advantages / beta).exp().clamp(max=largest) * logprobs).mean()
 
 
 def released_advantages(values, reward, gamma=0.9):
@@ -791,6 +807,10 @@ def update_actor(learner, pairs, phase, rng, args):
         if args.loss == "released":
             lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
             return released_loss(logprobs, reference, lengths, advantage) * len(steps)
+        if args.loss == "reinforce":
+            return reinforce_loss(logprobs, advantage) * len(steps)
+        if args.loss in ("awr", "forward-kl"):
+            return weighted_loss(logprobs, advantage, args.beta) * len(steps)
         return policy_loss(logprobs, reference, advantage, args.beta) * len(steps)
 
     actor.train()
@@ -973,11 +993,12 @@ def learn(learner, memory, rollouts, phase, rng, args):
     experience, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
-        experience, share = draw_replay(memory.replay_buffer, learner.actor, learner.tokenizer, limit, rng, args)
+        buffer = memory.replay_buffer + [t for t in memory.rollouts if args.replay_failures and not t.reward]
+        experience, share = draw_replay(buffer, learner.actor, learner.tokenizer, limit, rng, args)
         metrics |= {"replay/steps": len(experience), "replay/in_band": share}
     pairs = fresh + experience
     if learner.critic is not None:
-        data = pairs
+        data = fresh if args.critic_replay == "none" else pairs
         if args.replay and args.critic_replay == "both":
             old = pairs_of(memory.rollouts)
             data = fresh + rng.sample(old, min(len(old), len(fresh)))
@@ -987,11 +1008,13 @@ def learn(learner, memory, rollouts, phase, rng, args):
         metrics |= value_metrics(fresh, experience)
         if not args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-    if args.loss == "paper":
+    if args.loss in ("paper", "reinforce"):
         pairs = floor_advantages(pairs, rng, args)
+    elif args.loss == "forward-kl":
+        pairs = fresh  # Eq. 13's expectation is over pi_ref's actions
     elif args.loss == "released":
         pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.steps[i].advantage > 0]  # the rest adds 0
-    else:
+    elif args.loss == "sft":
         pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.reward]
     return metrics | update_actor(learner, pairs, phase, rng, args)
 

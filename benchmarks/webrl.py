@@ -37,11 +37,32 @@ RESULTS = ROOT / "benchmarks/results/webrl.jsonl"
 ARMS = {
     "filtered-bc": "--loss sft --no-curriculum",
     "no-curriculum": "--no-curriculum",
+    "awr": "--loss awr --no-curriculum",
+    "released": "--loss released",
+    "no-replay": "--no-replay",
+    "no-kl": "--loss reinforce",
+    "no-kl-no-replay": "--loss reinforce --no-replay",
+    "forward-kl": "--loss forward-kl",
+    "fresh-critic": "--critic-replay none",
+    "failures": "--replay-failures",
     "true-verdict": "--judge env",
     "webrl": "",
 }
-NAMES = {"sft": "SFT", "filtered-bc": "Filtered BC", "no-curriculum": "WebRL, training instructions",
-         "true-verdict": "WebRL, paid by the true verdict", "webrl": "WebRL"}  # fmt: skip
+NAMES = {
+    "sft": "SFT",
+    "filtered-bc": "Filtered BC",
+    "awr": "AWR",
+    "released": "WebRL, the released loss",
+    "no-curriculum": "WebRL, training instructions",
+    "no-replay": "WebRL without replay",
+    "no-kl": "WebRL without the KL constraint",
+    "no-kl-no-replay": "WebRL without either",
+    "forward-kl": "WebRL by Eq. 13",
+    "fresh-critic": "WebRL, critic on fresh rollouts",
+    "failures": "WebRL, failures in replay",
+    "true-verdict": "WebRL, paid by the true verdict",
+    "webrl": "WebRL",
+}
 CURVES = """
 rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
 curriculum/too_hard orm/accuracy orm/precision orm/auc orm/base_rate

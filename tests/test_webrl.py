@@ -100,6 +100,48 @@ def test_the_released_loss_pushes_up_to_a_log_ratio_a_token(sure):
         assert logprob.grad[1].item() == 0.0  # no bad action is ever pushed down
 
 
+@given(
+    st.lists(st.tuples(st.floats(-9, 0), st.floats(-1, 1)), min_size=1, max_size=8), st.sampled_from([0.1, 0.5, 2.0])
+)
+@settings(max_examples=100, deadline=None)
+def test_the_gradients_of_reinforce_and_of_advantage_weighted_regression(rows, beta):
+    for loss_of, weight in (
+        (webrl.reinforce_loss, lambda a: a),
+        (lambda p, a: webrl.weighted_loss(p, a, beta), lambda a: min(math.exp(a / beta), 20.0)),
+    ):
+        logprobs = torch.tensor([p for p, _ in rows], dtype=torch.float64, requires_grad=True)
+        loss_of(logprobs, torch.tensor([a for _, a in rows], dtype=torch.float64)).backward()
+        for got, (_, a) in zip(logprobs.grad.tolist(), rows, strict=True):
+            assert got == pytest.approx(-weight(a) / len(rows), abs=1e-12)
+
+
+def test_what_each_ablation_draws(monkeypatch):
+    """Failures enter the replay only where they are asked for; forward-kl's actor sees no replay; the critic sees what
+    --critic-replay says."""
+    rng = random.Random(5)
+    fresh = [trajectory(rng, 2, 1.0)]
+    won, lost = trajectory(rng, 3, 1.0), trajectory(rng, 4, 0.0)
+    seen = {}
+    monkeypatch.setattr(webrl, "update_critic", lambda learner, pairs, *_: seen.update(critic=pairs))
+    monkeypatch.setattr(webrl, "update_actor", lambda learner, pairs, *_: seen.update(actor=pairs) or {})
+    actor, tokenizer = webrl.llm.load(make_args().model_id)
+    learner = webrl.Learner(actor, tokenizer, random.Random(0), critic=webrl.make_critic(actor))
+    memory = webrl.Memory(set(), [], rollouts=[won, lost], replay_buffer=[won])
+
+    def episodes(**flags):
+        flags = dict(loss="paper", replay_ratio=9.0, perplexity_low=0.0, perplexity_high=1e30, floored_keep=1.0) | flags
+        webrl.learn(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
+        return [{id(t) for t, _ in seen[name]} for name in ("actor", "critic")]
+
+    new, win, loss = id(fresh[0]), id(won), id(lost)
+    assert episodes(critic_replay="success") == [{new, win}, {new, win}]
+    assert episodes(critic_replay="none") == [{new, win}, {new}]
+    assert episodes(critic_replay="success", replay_failures=True) == [{new, win, loss}, {new, win, loss}]
+    assert episodes(critic_replay="success", replay=False) == [{new}, {new}]
+    assert episodes(critic_replay="success", loss="forward-kl") == [{new}, {new, win}]
+    assert episodes(critic_replay="success", loss="sft", replay_failures=True) == [{new, win}, {new, win, loss}]
+
+
 def test_critic_loss_is_the_cross_entropy_of_equation_7():
     logits, outcomes = torch.tensor([0.3, -1.2, 2.0]), torch.tensor([1.0, 0.0, 0.0])
     slow = 0.0
@@ -324,7 +366,7 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
 
 
-@pytest.mark.parametrize("loss", ["paper", "released", "sft"])
+@pytest.mark.parametrize("loss", ["paper", "released", "reinforce", "awr", "forward-kl", "sft"])
 def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     rng = random.Random(4)
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
