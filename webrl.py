@@ -135,6 +135,8 @@ class Args:
     """labelled episodes for the ORM (section B.3: 12,200): the start-up rollouts and the demonstrations, then
     --orm-data, drawn at random, then rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
     out"""
+    orm_demos: int = 1186
+    """how many of the demonstrations are among them: all are successes, and too many make the ORM believe too much"""
     orm_data: str = ""
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
     orm_learning_rate: float = 5e-6
@@ -288,7 +290,8 @@ FIVE_SITES = dict(
     sft_epochs=2,
     orm_model_id="assets/orm-v2",
     orm_data="assets/orm-v2/labelled.jsonl.gz",
-    orm_episodes=8000,
+    orm_episodes=6304,
+    orm_demos=200,
 )
 NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm_epochs=3)
 
@@ -914,16 +917,25 @@ def train_orm(learner, labelled, epochs, args):
     return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *schedule)
 
 
+def labelled_episodes(memory, args):
+    """The run's own episodes that the ORM learns from: of the demonstrations at most --orm-demos, drawn at random."""
+    demos = [t for t in memory.labelled if t.policy in ("oracle", "demo")]
+    drawn = random.Random(args.seed).sample(demos, min(len(demos), args.orm_demos))
+    unwanted = {id(t) for t in demos} - {id(t) for t in drawn}
+    return [t for t in memory.labelled if id(t) not in unwanted]
+
+
 def start_orm(learner, memory, player, train_tasks, args):
     """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
     hotter. Returns metrics on a held-out tenth of the instructions."""
-    wanted = max(0, args.orm_episodes - len(memory.labelled) - len(memory.earlier))
+    wanted = max(0, args.orm_episodes - len(labelled_episodes(memory, args)) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw(train_tasks, int(share * wanted), learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
-    missing = min(len(memory.earlier), max(0, args.orm_episodes - len(memory.labelled)))
-    rollouts = memory.labelled + learner.rng.sample(memory.earlier, missing)
+    own = labelled_episodes(memory, args)
+    missing = min(len(memory.earlier), max(0, args.orm_episodes - len(own)))
+    rollouts = own + learner.rng.sample(memory.earlier, missing)
     instructions = sorted({t.task.instruction for t in rollouts})
     unseen = set(learner.rng.sample(instructions, len(instructions) // 10))
     held = [t for t in rollouts if t.task.instruction in unseen]
@@ -939,7 +951,7 @@ def refresh_orm(learner, memory, player, train_tasks, phase, args):
     tasks, seed = draw(train_tasks, args.orm_refresh, learner.rng), args.seed * 1000 + phase
     extra = player.play(tasks, args.temperature, seed, "refresh", phase)
     with player.run.timer("training"):
-        known = memory.earlier + memory.labelled
+        known = memory.earlier + labelled_episodes(memory, args)
         older = learner.rng.sample(known, min(len(known), 3 * len(extra)))
         train_orm(learner, extra + older, 1, args)
     keep(player.run, memory, extra, args)

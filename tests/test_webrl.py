@@ -384,6 +384,18 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     assert sum(t.steps[i].ref_logprob for t, i in won) > sum(before) + 1
 
 
+def test_the_orm_learns_from_so_many_demonstrations():
+    rng = random.Random(0)
+    labelled = [trajectory(rng, 1, 1.0) for _ in range(30)]
+    for i, t in enumerate(labelled):
+        t.policy = "oracle" if i % 3 else "start-up"
+    memory = webrl.Memory(set(), [], labelled=labelled)
+    found = webrl.labelled_episodes(memory, make_args(orm_demos=4))
+    assert sum(t.policy == "oracle" for t in found) == 4 and sum(t.policy == "start-up" for t in found) == 10
+    assert found == webrl.labelled_episodes(memory, make_args(orm_demos=4))  # the same after a resume
+    assert webrl.labelled_episodes(memory, make_args(orm_demos=20)) == labelled
+
+
 def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monkeypatch):
     rng = random.Random(0)
     labelled = [trajectory(rng, 2, float(i % 2)) for i in range(90)]
