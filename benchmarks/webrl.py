@@ -28,8 +28,9 @@ import webrl
 from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common.actions import parse
+from common.errors import UsageError
 from common.run import run_main
-from common.stats import mean_ci
+from common.stats import mean_ci, paired_difference
 from envs.miniwob import SETS
 from envs.miniwob_oracles import SOLUTIONS
 
@@ -62,6 +63,26 @@ NAMES = {
     "failures": "WebRL, failures in replay",
     "true-verdict": "WebRL, paid by the true verdict",
     "webrl": "WebRL",
+}
+CLAIMS = {
+    "WebRL above SFT (Table 1)": ("webrl", "sft"),
+    "WebRL above Filtered BC (Table 1)": ("webrl", "filtered-bc"),
+    "WebRL above AWR (Table 1)": ("webrl", "awr"),
+    "replay helps (Figure 5)": ("webrl", "no-replay"),
+    "the KL constraint helps (Figure 5)": ("webrl", "no-kl"),
+    "and without replay (Figure 5)": ("no-replay", "no-kl-no-replay"),
+    "the curriculum helps (Figure 5)": ("webrl", "no-curriculum"),
+    "Eq. 11 is better than Eq. 13 (Figure 9)": ("webrl", "forward-kl"),
+    "the critic is better with replay (Figure 10)": ("webrl", "fresh-critic"),
+    "replay of successes alone is better (section 2.2)": ("webrl", "failures"),
+}
+# What a test is split by: success by site (Table 1), by steps (Figure 4) and requirements (Figure 6), error types
+# (Figure 3).
+SPLITS = {
+    "site": "site",
+    "steps": "steps the oracle needs",
+    "requirements": "requirements",
+    "error": "share of episodes",
 }
 CURVES = """
 rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
@@ -198,15 +219,30 @@ def success_table(arms, named):
     return "\n".join(lines)
 
 
-def site_table(arms, part):
-    """Success by site, a column for each arm: means over seeds of `part(record)`'s `site_*`."""
+def claim_table(arms):
+    """A verdict for each claim that both arms were run for, by the paired difference's 95 % interval over seeds."""
+    lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
+    for claim, (better, worse) in CLAIMS.items():
+        seeds = sorted(arms.get(better, {}).keys() & arms.get(worse, {}).keys())
+        if not seeds:
+            continue
+        found = paired_difference(*[[success(arms[arm][seed]) for seed in seeds] for arm in (better, worse)])
+        known = len(seeds) > 2
+        verdict = "holds" if known and found.low > 0 else "does not hold" if known and found.high < 0 else "cannot tell"
+        lines.append(f"| {claim} | {comparison.show(found, len(seeds))} | {verdict} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def split_table(arms, head, part, kind):
+    """A test's metrics of a kind ("site": success by site), a column for each arm: means over seeds of `part(record)`'s
+    metrics whose names begin with it."""
     columns = {arm: [part(r) for r in runs.values()] for arm, runs in arms.items()}
-    sites = sorted({name for rows in columns.values() for row in rows for name in row if name.startswith("site_")})
-    lines = [f"| site | {' | '.join(NAMES[arm] for arm in columns)} |", "|---" * (len(columns) + 1) + "|"]
-    for site in sites:
-        cells = [comparison.show(mean_ci([row[site] for row in rows]), len(rows)) for rows in columns.values()]
-        lines.append(f"| {site.removeprefix('site_')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+    names = sorted({name for rows in columns.values() for row in rows for name in row if name.startswith(f"{kind}_")})
+    lines = [f"| {head} | {' | '.join(NAMES[arm] for arm in columns)} |", "|---" * (len(columns) + 1) + "|"]
+    for name in names:
+        cells = [comparison.show(mean_ci([row[name] for row in rows]), len(rows)) for rows in columns.values()]
+        lines.append(f"| {name.removeprefix(f'{kind}_').replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines) if names else ""
 
 
 def judge_table(arms):
@@ -239,10 +275,12 @@ def phase_table(arms):
 
 def report(args):
     arms, there = results(args), "BrowserGym's test tasks" if args.setting in ELSEWHERE else ""
-    tables = [success_table(arms, there), phase_table(arms), judge_table(arms)]
-    tables.append(site_table(arms, lambda record: record["test"]))
+    if not arms:
+        raise UsageError(f"nothing has been measured yet: python benchmarks/webrl.py {args.setting} --seeds 3")
+    tables = [success_table(arms, there), claim_table(arms), phase_table(arms), judge_table(arms)]
+    tables += [split_table(arms, head, lambda record: record["test"], kind) for kind, head in SPLITS.items()]
     if there:
-        tables.append(site_table(arms, lambda record: record["elsewhere"]))
+        tables.append(split_table(arms, "site, of BrowserGym's test tasks", lambda r: r["elsewhere"], "site"))
     return "\n\n".join(table for table in tables if table)
 
 

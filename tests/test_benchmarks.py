@@ -263,6 +263,14 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
     assert "| 0.000 [0.000, 0.000] |" in row and "0.9" not in text  # nothing gained there; nothing of the arena
     assert "| WebRL | 0.250, 0.500 | 0.400, 0.600 |" in text and "| WebRL | last phase | 0.800 [" in text
     assert "| click-test | 0.200 [" in text and "| click-tab | 0.200 [" in text
+    assert "| WebRL above SFT (Table 1) | 0.200 [0.200, 0.200] | holds |" in text and "Filtered BC (T" not in text
+    arms = webrl_benchmark.results(webrl_benchmark.Args(setting="miniwob"))
+    swapped = {"sft": arms["webrl"], "webrl": arms["sft"]}
+    assert "| does not hold |" in webrl_benchmark.claim_table(swapped)
+    two = {arm: {seed: runs[seed] for seed in (1, 2)} for arm, runs in arms.items()}
+    assert "| cannot tell |" in webrl_benchmark.claim_table(two)  # too few seeds for an interval that says anything
+    with pytest.raises(UsageError, match="nothing has been measured"):
+        webrl_benchmark.report(webrl_benchmark.Args(setting="miniwob", phases=9))
     assert not webrl_benchmark.measured(webrl_benchmark.Args(setting="miniwob", phases=4), "webrl", 1)
     assert set(webrl_benchmark.TRAIN) < set(SETS["browsergym-train"])  # no test task is trained on
     assert set(webrl_benchmark.HELD_OUT) < set(SETS["browsergym-test"])
