@@ -15,6 +15,7 @@ import signal
 import sys
 import threading
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -96,6 +97,8 @@ class Run:
         script = Path(script_path)
         exp_name = getattr(args, "exp_name", "") or script.stem
         env_name = re.sub(r"[^\w.+-]+", "-", args.env_id)
+        if len(env_name) > 64:  # many tasks by name: a file's name has 255 characters at most
+            env_name = f"{env_name[:55]}-{zlib.crc32(args.env_id.encode()):08x}"
         prefix = f"{env_name}__{exp_name}__{args.seed}__".replace("/", "-")
         found = None
         if resume == "auto":

@@ -66,6 +66,12 @@ def test_two_runs_in_one_second_have_two_folders(tmp_path):
     assert all(p.parent == tmp_path for p in tmp_path.iterdir())
 
 
+def test_many_tasks_by_name_make_a_folder_of_their_own(tmp_path):
+    names = [f"miniwob/{'+'.join(f'click-checkboxes-{i}' for i in range(30))}+{last}" for last in "ab"]
+    paths = [Run.create(Args(env_id=name), __file__, tmp_path).path for name in names]
+    assert len({path.name.split("__")[0] for path in paths}) == 2 and max(len(p.name) for p in paths) < 120
+
+
 def test_a_wrong_flag_leaves_no_folder_and_a_run_that_began_stays(tmp_path):
     for error, logs, stays in (
         (UsageError("no such file"), 0, 0),
