@@ -283,11 +283,9 @@ TINY = dict(
     eval_tasks=24,
     test_tasks=200,
 )
-# And elsewhere than on the two sites that the above was found on: three times as many templates want more
-# demonstrations; where no reward model has been trained before, a run's own begins with the base model.
+# And elsewhere than on the two sites that the above was found on: more templates want more demonstrations; where no reward model has been trained before, a run's own begins with the base model.
+MORE_DEMOS = dict(num_demos=2000, sft_epochs=2)
 FIVE_SITES = dict(
-    num_demos=2000,
-    sft_epochs=2,
     orm_model_id="assets/orm-v2",
     orm_data="assets/orm-v2/labelled.jsonl.gz",
     orm_episodes=6304,
@@ -300,7 +298,7 @@ def variant(args):
     """What the environment changes of the tiny preset."""
     if args.preset == "paper" or not llm.is_tiny(args.model_id) or args.env_id == "arena-v1":
         return {}
-    return FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL
+    return MORE_DEMOS | (FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL)
 
 
 # ------------------------------------------------------------------------------------------------------- the equations
