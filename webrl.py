@@ -283,7 +283,8 @@ TINY = dict(
     eval_tasks=24,
     test_tasks=200,
 )
-# And elsewhere than on the two sites that the above was found on: more templates want more demonstrations; where no reward model has been trained before, a run's own begins with the base model.
+# And elsewhere than on the two sites that the above was found on: more templates want more demonstrations; where no
+# reward model has been trained before, a run's own begins with the base model.
 MORE_DEMOS = dict(num_demos=2000, sft_epochs=2)
 FIVE_SITES = dict(
     orm_model_id="assets/orm-v2",
