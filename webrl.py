@@ -136,7 +136,8 @@ class Args:
     --orm-data, drawn at random, then rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
     out"""
     orm_demos: int = 1186
-    """how many of the demonstrations are among them: all are successes, and too many make the ORM believe too much"""
+    """the ORM's labelled episodes hold at most so many demonstrations: all of these are successes, and where they are
+    many the ORM believes too much"""
     orm_data: str = ""
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
     orm_learning_rate: float = 5e-6
@@ -1061,6 +1062,9 @@ def main(args):
         raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
+    for name in ("num_demos", "orm_demos"):
+        if getattr(args, name) < 0:
+            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     parallel.start()
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
