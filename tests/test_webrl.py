@@ -140,6 +140,9 @@ def test_what_each_ablation_draws(monkeypatch):
     assert episodes(critic_replay="success", replay=False) == [{new}, {new}]
     assert episodes(critic_replay="success", loss="forward-kl") == [{new}, {new, win}]
     assert episodes(critic_replay="success", loss="sft", replay_failures=True) == [{new, win}, {new, win, loss}]
+    floored = dict(replay_failures=True, advantage_floor=0.0, floored_keep=0.0)  # V is 0.5: the failure's are below
+    assert episodes(loss="paper", **floored)[0] == episodes(loss="reinforce", **floored)[0] == {new, win}
+    assert episodes(loss="awr", **floored)[0] == {new, win, loss}  # at a floor of 0 a bad action would weigh exp(0)
 
 
 def test_critic_loss_is_the_cross_entropy_of_equation_7():
