@@ -78,14 +78,19 @@ class Args:
 
 QUICK = dict(slots=(1, 4), browsergym_slots=(1,), rounds=1)
 
+VIEWPORT = {"viewport": (332, 214)}  # BrowserGym's for these tasks
 VARIANTS = (
     Variant("CleanGUI", "text", {}),
     Variant("BrowserGym, defaults", "DOM, AX tree, PNG", {"zeroed": False}, ours=False),
-    Variant("CleanGUI + screenshot", "text, PNG", {"screenshots": True}),
+    Variant("CleanGUI + screenshot", "text, PNG", VIEWPORT | {"screenshots": True}),
     Variant("CleanGUI, pages loaded anew", "text", {"reload": True}),
     Variant("BrowserGym, waits at 0", "DOM, AX tree, PNG", {"zeroed": True}, ours=False),
     Variant("CleanGUI --real-input, pages loaded anew", "text", {"reload": True, "real_input": True}),
-    Variant("all of this + screenshot", "text, PNG", {"reload": True, "real_input": True, "screenshots": True}),
+    Variant(
+        "all of this + screenshot",
+        "text, PNG",
+        VIEWPORT | {"reload": True, "real_input": True, "screenshots": True},
+    ),
 )
 
 
