@@ -59,7 +59,7 @@ FLAGS = [
     "--no-proxy-server",
 ]
 # Compositing on the page's own thread: a step costs 37 ms of CPU time instead of 46, but there are no screenshots then,
-# and true input waits for frames (57 ms a step instead of 6).
+# and true input waits for frames (57 ms a step instead of 6 to 11).
 BLIND = "--disable-threaded-compositing"
 # Frames are drawn when a picture or true input asks for them, not at the next sixtieth of a second. Not on the true
 # clock, where a page that is always in motion would be drawn without end.
