@@ -141,7 +141,12 @@
       await task();  // what awaits this timer goes on before the next one runs
     }
     now = Math.max(now, end);
-    for (const animation of document.getAnimations()) try { animation.finish(); } catch { /* an endless one */ }
+    for (const animation of document.getAnimations()) {
+      try { animation.finish(); } catch {  // an endless one: it stands still, or it would be drawn without end
+        animation.pause();
+        animation.currentTime = 0;
+      }
+    }
   };
 
   gui.rewind = () => {  // an episode begins in this document, at time 0; what is under way has as far to go as before

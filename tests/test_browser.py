@@ -1,6 +1,7 @@
 """The driver and its page scripts, in real Chromium, on tiny pages served from this machine."""
 
 import asyncio
+import io
 import random
 import socket
 import threading
@@ -10,6 +11,7 @@ import psutil
 import pytest
 import pytest_asyncio
 import uvicorn
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -768,10 +770,32 @@ async def test_a_missing_chromium_is_one_line(monkeypatch, tmp_path):
         await Browser.start()
 
 
+def pixels(picture):
+    with Image.open(io.BytesIO(picture)) as image:
+        return image.size, image.convert("RGB").tobytes()
+
+
 async def test_screenshots(session, site):
     await session.reset(f"{site}/page/text")
-    assert (await session.screenshot()).startswith(b"\x89PNG")
+    picture = await session.screenshot()
+    assert picture.startswith(b"\x89PNG") and pixels(picture)[0] == tuple(session.browser.viewport.values())
+    theirs = await session.read(None, lambda page: page.screenshot(caret="initial"))
+    assert pixels(picture) == pixels(theirs)
     assert (await session.screenshot("jpeg")).startswith(b"\xff\xd8")
+    await session.reset(f"{site}/page/mouse")
+    assert pixels(await session.screenshot()) != pixels(picture)
+
+
+async def test_an_endless_animation_stands_still_on_the_virtual_clock(tmp_path, session):
+    page = tmp_path / "page.html"
+    style = "@keyframes turn { to { transform: rotate(360deg) } } div { width: 90px; height: 60px; background: red;"
+    page.write_text(f"<style>{style} animation: turn 1s linear infinite }}</style><div>turns</div>")
+    await session.reset(page.as_uri(), [page.as_uri()])
+    first = await session.screenshot()
+    await asyncio.sleep(0.3)
+    assert await session.screenshot() == first
+    await session.act(Action("Wait"))
+    assert await session.screenshot() == first
 
 
 async def test_a_browser_without_screenshots_acts_as_the_others_do(site):
