@@ -102,6 +102,12 @@ def show(interval, seeds=3):
     return f"{interval.estimate:.3f}" if few else f"{interval.estimate:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
+def spread(values):
+    """A cell: the mean, and the lowest to the highest of some seeds' values where they differ."""
+    low, high = min(values), max(values)
+    return f"{sum(values) / len(values):.2f}" + (f" ({low:.2f} to {high:.2f})" if high > low else "")
+
+
 def versus(arms, arm, other, value):
     """A cell: the paired difference of two arms' `value(record)` at the seeds that both have."""
     seeds = sorted(arms[arm].keys() & arms.get(other, {}).keys())

@@ -234,13 +234,13 @@ def claim_table(arms):
 
 
 def split_table(arms, head, part, kind):
-    """A test's metrics of a kind ("site": success by site), a column for each arm: means over seeds of `part(record)`'s
-    metrics whose names begin with it."""
+    """A test's metrics of a kind ("site": success by site), a column for each arm: mean, lowest and highest over seeds
+    of `part(record)`'s metrics whose names begin with it."""
     columns = {arm: [part(r) for r in runs.values()] for arm, runs in arms.items()}
     names = sorted({name for rows in columns.values() for row in rows for name in row if name.startswith(f"{kind}_")})
     lines = [f"| {head} | {' | '.join(NAMES[arm] for arm in columns)} |", "|---" * (len(columns) + 1) + "|"]
     for name in names:
-        cells = [comparison.show(mean_ci([row[name] for row in rows]), len(rows)) for rows in columns.values()]
+        cells = [comparison.spread([row[name] for row in rows]) for rows in columns.values()]
         lines.append(f"| {name.removeprefix(f'{kind}_').replace('_', ' ')} | {' | '.join(cells)} |")
     return "\n".join(lines) if names else ""
 
