@@ -18,6 +18,7 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -72,7 +73,7 @@ class Args:
     """webshop or alfworld"""
     seeds: int = 10
     """seeds 1 to N"""
-    arms: tuple[str, ...] = MAIN
+    arms: tuple[Literal[*ARMS], ...] = MAIN
     """which arms (see ARMS in this file)"""
     flags: str = ""
     """further flags of crps.py, for all arms; kept in the results"""

@@ -16,6 +16,7 @@ import sys
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -66,7 +67,7 @@ class Args:
     """phone/general or phone/shopping"""
     seeds: int = 3
     """seeds 1 to N"""
-    arms: tuple[str, ...] = MAIN
+    arms: tuple[Literal["grid", *ARMS], ...] = MAIN
     """which arms (see ARMS in this file); grid: all of GRID"""
     trajectories: int = 1000
     """trajectories that a run plays"""

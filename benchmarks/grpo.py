@@ -13,6 +13,7 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
@@ -53,7 +54,7 @@ perf/trajectories_per_hour
 class Args:
     seeds: int = 3
     """seeds 1 to N"""
-    arms: tuple[str, ...] = MAIN
+    arms: tuple[Literal[*ARMS], ...] = MAIN
     """which arms (see ARMS in this file)"""
     trajectories: int = 2560
     """trajectories that a run trains on"""

@@ -120,7 +120,7 @@ class Args:
     """the environment, and what it needs of flags (SETTINGS in this file)"""
     seeds: int = 3
     """seeds 1 to N"""
-    arms: tuple[str, ...] = ("webrl",)
+    arms: tuple[Literal[*ARMS], ...] = ("webrl",)
     """which arms (see ARMS in this file)"""
     phases: int = 3
     """phases N of every run"""
@@ -149,7 +149,8 @@ def start(args, seed):
         path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}", whole=True)
         if path is None:
             return None
-        keep(args, "sft", seed, path, "test_before/")
+        if not measured(args, "sft", seed):
+            keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
     return path
 

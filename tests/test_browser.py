@@ -792,7 +792,7 @@ async def test_an_endless_animation_stands_still_on_the_virtual_clock(tmp_path, 
     page.write_text(f"<style>{style} animation: turn 1s linear infinite }}</style><div>turns</div>")
     await session.reset(page.as_uri(), [page.as_uri()])
     first = await session.screenshot()
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # nothing is waited for: true time passes, and must show nowhere
     assert await session.screenshot() == first
     await session.act(Action("Wait"))
     assert await session.screenshot() == first
