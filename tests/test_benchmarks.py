@@ -262,7 +262,7 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
     assert "| 0.400 [" in row and "| 0.200 [0.200, 0.200] |" in row  # paired: the same gain at every seed
     assert "| 0.000 [0.000, 0.000] |" in row and "0.9" not in text  # nothing gained there; nothing of the arena
     assert "| WebRL | 0.250, 0.500 | 0.400, 0.600 |" in text and "| WebRL | last phase | 0.800 [" in text
-    assert "| click-test | 0.200 [" in text and "| click-tab | 0.200 [" in text
+    assert "| click-test | 0.20 (0.10 to 0.30) |" in text and "| click-tab | 0.20 (0.10 to 0.30) |" in text
     assert "| WebRL above SFT (Table 1) | 0.200 [0.200, 0.200] | holds |" in text and "Filtered BC (T" not in text
     arms = webrl_benchmark.results(webrl_benchmark.Args(setting="miniwob"))
     swapped = {"sft": arms["webrl"], "webrl": arms["sft"]}
