@@ -39,7 +39,8 @@ SLOT = 32  # six places of this width: two rows of three
 ROWS = ("top", "bottom")
 COLUMNS = ("left", "middle", "right")
 SHELF = len(ROWS) * len(COLUMNS)
-CELL = 12  # the lower third: the basket in five columns and two rows, then the buttons
+TOP = 32  # the upper third: the basket in five columns and two rows of this size, then the buttons
+CELL = 12
 BASKET = 10  # things that it holds at most
 STRIP = {"small": 7, "large": 11}  # their sides there
 GREY, PALE, WOOD = "#8a8a8a", "#e4e0d8", "#b79b72"
@@ -213,7 +214,7 @@ def _path(outline):
 def home_marks(doors, by):
     """The doors of the rooms: a shape on each, or its colour."""
     for n, door in enumerate(doors):
-        x, y = SLOT * (n % 3) + 4, SLOT * (n // 3) + 4
+        x, y = SLOT * (n % 3) + 4, TOP + SLOT * (n // 3) + 4
         frame, inside = (PALE, GREY) if by == "shape" else (COLOURS[door], "#ffffff")
         yield Mark("door", frame, x, y, 24, f"{door} room", link=f"/gallery/r/{door}")
         yield Mark(door if by == "shape" else "after", inside, x + 5, y + 5, 14)
@@ -223,24 +224,24 @@ def shelf_marks(shelf, room, number):
     """The things on a shelf; a click puts one into the basket."""
     for thing in shelf:
         _, colour, shape = looks(thing.name)
-        x, y = SLOT * (thing.place % 3) + thing.x, SLOT * (thing.place // 3) + thing.y
+        x, y = SLOT * (thing.place % 3) + thing.x, TOP + SLOT * (thing.place // 3) + thing.y
         post = f"/gallery/r/{room}/{number + 1}/add/{thing.place}"
         yield Mark(shape, COLOURS[colour], x, y, thing.side, thing.name, post=post)
 
 
 def basket_marks(basket, back):
-    """The lower third: what is in the basket. `basket`: (id, name) pairs; a click takes one out and stays at `back`."""
-    yield Mark("bar", WOOD, 0, 2 * SLOT + 3, SIDE)
+    """The upper third: what is in the basket. `basket`: (id, name) pairs; a click takes one out and stays at `back`."""
+    yield Mark("bar", WOOD, 0, TOP - 5, SIDE)
     for n, (id, name) in enumerate(basket):
         size, colour, shape = looks(name)
         side = STRIP[size]
-        x, y = CELL * (n % 5) + (CELL - side) // 2, 6 * CELL + CELL * (n // 5) + (CELL - side) // 2
+        x, y = CELL * (n % 5) + (CELL - side) // 2, CELL * (n // 5) + (CELL - side) // 2
         yield Mark(shape, COLOURS[colour], x, y, side, f"take out {name}", post=f"/gallery/out/{id}?back={back}")
 
 
 def button(outline, column, row, label, **does):
-    """A button of the lower right corner."""
-    return Mark(outline, GREY, CELL * (5 + column) + 1, CELL * (6 + row) + 1, CELL - 2, label, **does)
+    """A button of the upper right corner."""
+    return Mark(outline, GREY, CELL * (5 + column) + 1, CELL * row + 1, CELL - 2, label, **does)
 
 
 def buttons(room=None, number=0, last=0, at_home=False):
@@ -257,17 +258,17 @@ def buttons(room=None, number=0, last=0, at_home=False):
 def till_marks(basket):
     """The basket's own page: the till, if there is something to pay."""
     if basket:
-        yield Mark("tick", COLOURS["green"], 36, 20, 24, "pay", post="/gallery/pay")
+        yield Mark("tick", COLOURS["green"], 36, TOP + 20, 24, "pay", post="/gallery/pay")
 
 
 def paid_marks(things):
     """The end: what was paid for last."""
-    yield Mark("circle", COLOURS["green"], 32, 2, 32)
-    yield Mark("tick", "#ffffff", 38, 8, 20)
+    yield Mark("circle", COLOURS["green"], 32, TOP + 2, 32)
+    yield Mark("tick", "#ffffff", 38, TOP + 8, 20)
     for n, name in enumerate(things):
         size, colour, shape = looks(name)
         side = STRIP[size]
-        x, y = 18 + CELL * (n % 5) + (CELL - side) // 2, 38 + CELL * (n // 5) + (CELL - side) // 2
+        x, y = 18 + CELL * (n % 5) + (CELL - side) // 2, TOP + 38 + CELL * (n // 5) + (CELL - side) // 2
         yield Mark(shape, COLOURS[colour], x, y, side)
 
 
