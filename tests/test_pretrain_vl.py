@@ -128,7 +128,7 @@ def still_missing(text, labels):
 
 def test_targets_lie_where_the_marks_are(tokenizer):
     examples = [example for example in scenes(tokenizer, 60) if not isinstance(example[2], str)]
-    _, ids, labels, match, words = encode(examples, tokenizer)
+    _, ids, labels, match, _, words = encode(examples, tokenizer)
     for row, (marks, _, wanted, _) in enumerate(examples):
         said = tokenizer.convert_ids_to_tokens(labels[row].tolist())
         assert said[0] == "click" and pretrain_vl.is_right(said, wanted)
@@ -137,6 +137,31 @@ def test_targets_lie_where_the_marks_are(tokenizer):
         assert set((words[row, :, 0] >= 0).nonzero()[:, 0].tolist()) == named
     image = tokenizer.convert_tokens_to_ids("<image>")
     assert ((ids == image).sum(1) == GRID**2).all()
+
+
+def test_what_an_instruction_speaks_of_is_marked_wherever_it_is(tokenizer):
+    seen = set()
+    examples = scenes(tokenizer, 200)
+    *_, spoken, _ = encode(examples, tokenizer)
+    for row, (marks, text, _, _) in enumerate(examples):
+        asked = {
+            "list": text.split()[0] in ("a", "two", "three") or text.startswith("the room of"),
+            "count": text[:3] == "how",
+        }
+        kind = next((name for name, holds in asked.items() if holds), "other")
+        one = {plural: shape for shape, plural in gallery.PLURALS.items()}
+        listed = [
+            f"{look} {one.get(shape, shape)}" for _, look, shape in re.findall(r"(a|two|three) (\w+ \w+) (\w+)", text)
+        ]
+        for mark in (mark for mark in marks if mark.label):
+            wanted = {
+                "list": mark.label.removeprefix("take out ") in listed,
+                "count": text.split()[2:3] == mark.label.split()[:1],
+                "other": -1,
+            }[kind]
+            assert spoken[row, cell(mark)] == float(wanted)
+            seen.add((kind, float(wanted)))
+    assert seen == {("list", 0.0), ("list", 1.0), ("count", 0.0), ("count", 1.0), ("other", -1.0)}
 
 
 def test_it_learns_saves_and_loads_and_its_processor_makes_the_same_input(tmp_path, tokenizer, monkeypatch, capsys):

@@ -7,7 +7,8 @@ of colour and shape that is held out (gallery.HELD_OUT).
 
 What makes so small a model see (measured; docs/grpo_async.md):
 - the instruction stands before the image, so that an image token knows what is asked for;
-- image tokens are trained, too: is a click here right (yes, no), what is here (size, colour, shape), which place is it;
+- image tokens are trained, too: is a click here right (yes, no), is it spoken of (on a list, wherever it hangs; of the
+  counted size), what is here (size, colour, shape), which place is it;
 - a convolutional tower with BatchNorm; coordinates as two tokens, x and y, of an 8 by 8 grid.
 
 The data are drawn anew from the seed: the same command gives the same weights on the same machine.
@@ -61,7 +62,7 @@ class Args:
     """where the checkpoint goes"""
     seed: int = 1
     """seed of weights and data"""
-    steps: int = 6000
+    steps: int = 10000
     """optimiser steps"""
     batch_size: int = 32
     """pictures per step"""
@@ -69,7 +70,7 @@ class Args:
     """peak; 100 warm-up steps, cosine over the second half"""
     hidden_size: int = 96
     """width of the language model and the tower"""
-    num_layers: int = 3
+    num_layers: int = 4
     """layers of the language model"""
     num_heads: int = 4
     """its heads"""
@@ -282,9 +283,19 @@ def describe(mark):
     return tuple((words * 3)[:3]) if len(words) < 3 else tuple(words[-3:])
 
 
+def spoken_of(text, mark):
+    """Whether a list names what a mark shows, or a count asks for its size; None where the instruction is neither."""
+    name = mark.label.removeprefix("take out ")
+    if text.startswith("how many"):
+        return name.startswith(text.split()[2]) and name == mark.label  # on the shelf
+    amounts = re.findall(gallery_tasks.AMOUNT, text)
+    return any(name in gallery_tasks._meant(amount) for amount in amounts) if amounts else None
+
+
 class Scenes(Dataset):
     """Batch number -> tensors: pixels [N, 3, S, S], token ids [N, T] (left-padded) with the image's and the answer's,
-    labels [N, 4] (the answer, -100 behind it), match [N, places], words [N, places, 3] (-1: nothing there)."""
+    labels [N, 4] (the answer, -100 behind it), match [N, places], spoken [N, places] (`spoken_of`; -1: not asked),
+    words [N, places, 3] (-1: nothing there)."""
 
     def __init__(self, args, tokenizer, first=0, held_out=False, ask=None):
         self.args, self.tokenizer, self.first, self.held_out, self.ask = args, tokenizer, first, held_out, ask
@@ -313,34 +324,39 @@ def encode(examples, tokenizer):
     longest, image = max(map(len, prompts)), [ids("<image>")] * GRID**2
     rows = [[tokenizer.pad_token_id] * (longest - len(p)) + p + image + [ids("<answer>")] for p in prompts]
     labels, match = [], torch.zeros(len(examples), GRID**2)
+    spoken = torch.full((len(examples), GRID**2), -1.0)
     words = torch.full((len(examples), GRID**2, 3), -1)
-    for row, (marks, _, wanted, rng) in enumerate(examples):
+    for row, (marks, text, wanted, rng) in enumerate(examples):
         for mark in marks:
             if (described := describe(mark)) is not None:
                 words[row, cell(mark)] = torch.tensor(ids(list(described)))
+                if (asked := spoken_of(text, mark)) is not None:
+                    spoken[row, cell(mark)] = float(asked)
         if isinstance(wanted, str):
             labels.append([*ids(["answer", wanted, "<eos>"]), -100])
             continue
         place = cell(rng.choice(wanted))
         labels.append(ids(["click", f"x{place % GRID}", f"y{place // GRID}", "<eos>"]))
         match[row, [cell(mark) for mark in wanted]] = 1.0
-    return torch.from_numpy(pixels.astype(np.float32)), torch.tensor(rows), torch.tensor(labels), match, words
+    return torch.from_numpy(pixels.astype(np.float32)), torch.tensor(rows), torch.tensor(labels), match, spoken, words
 
 
 def losses(model, tokenizer, batch, places):
     """Cross-entropy of the answer, and of what the image tokens should say. places: [P, 2] ids of x and y."""
-    pixels, ids, labels, match, words = batch
+    pixels, ids, labels, match, spoken, words = batch
     said = labels[:, :-1].where(labels[:, :-1] >= 0, tokenizer.pad_token_id)
     whole = torch.cat([ids, said], 1)
     attention = (whole != tokenizer.pad_token_id).long()
     logits = model(input_ids=whole, attention_mask=attention, pixel_values=pixels, use_cache=False).logits.float()
     answer = F.cross_entropy(logits[:, -labels.shape[1] :].flatten(0, 1), labels.flatten())
     seen = logits[whole == model.config.image_token_index].view(len(ids), len(places), -1)
-    yes, no = tokenizer.convert_tokens_to_ids(["yes", "no"])
+    yes, on, no = tokenizer.convert_tokens_to_ids(["yes", "on", "no"])
     right = F.binary_cross_entropy_with_logits(seen[..., yes] - seen[..., no], match, reduction="none")
     there = words[..., 0] >= 0
     groups = ((match > 0.5, 1.0), (there & (match < 0.5), 1.0), (~there, 0.3))
     clicks = sum(weight * right[group].mean() for group, weight in groups if group.any())
+    listed = F.binary_cross_entropy_with_logits(seen[..., on] - seen[..., no], spoken, reduction="none")
+    clicks += sum(listed[group].mean() for group in (spoken == 0, spoken == 1) if group.any())
     words = torch.where(there[..., None], words, tokenizer.eos_token_id)
     wanted = torch.cat([words, places.expand(len(ids), -1, -1)], -1)
     named = -seen.log_softmax(-1).gather(-1, wanted).mean(-1)
