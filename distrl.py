@@ -23,6 +23,7 @@ import asyncio
 import contextlib
 import json
 import math
+import os
 import random
 import threading
 import time
@@ -1358,6 +1359,8 @@ def fine_tune(learner, demos, args):
         logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
         return -logprobs.sum()
 
+    if args.cpu_threads:
+        llm.use_threads(os.cpu_count())  # nothing else runs yet
     actor.train()
     losses = []
     for epoch in range(args.sft_epochs):
@@ -1372,6 +1375,8 @@ def fine_tune(learner, demos, args):
                 actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
             )
             losses.append(loss)
+    if args.cpu_threads:
+        llm.use_threads(args.cpu_threads)
     actor.eval()
     return mean_loss(losses, "SFT")
 
@@ -1767,7 +1772,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
-        torch.set_num_threads(args.cpu_threads)
+        llm.use_threads(args.cpu_threads)
     learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")

@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import random
 import threading
 import time
@@ -203,7 +204,7 @@ TINY = dict(
     update_epochs=1,
     minibatches=8,
     learning_rate=1e-4,
-    micro_batch_tokens=4096,
+    micro_batch_tokens=2048,
     adam_eps=1e-5,
     eval_every=10,
     eval_tasks=60,
@@ -1196,6 +1197,8 @@ def fine_tune(learner, demos, pictures, args):
     def loss_sum(part):
         return -logprobs_of(actor, part, pictures, learner, replace(args, temperature=1.0))[0].sum()
 
+    if args.cpu_threads:
+        llm.use_threads(os.cpu_count())  # nothing else runs yet
     train_mode(actor)
     losses = []
     for epoch in range(args.sft_epochs):
@@ -1210,6 +1213,8 @@ def fine_tune(learner, demos, pictures, args):
                 actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
             )
             losses.append(loss)
+    if args.cpu_threads:
+        llm.use_threads(args.cpu_threads)
     actor.eval()
     return mean_loss(losses, "SFT")
 
@@ -1452,7 +1457,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
-        torch.set_num_threads(args.cpu_threads)
+        llm.use_threads(args.cpu_threads)
     base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
     learner = Learner(*vlm.load(*base), random.Random(args.seed))
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
