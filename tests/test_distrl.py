@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import os
 import random
 import threading
 from base64 import b64encode
@@ -319,6 +320,28 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
         with torch.no_grad():
             state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
             assert found.worth == pytest.approx(learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4)
+
+
+def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_threads(base, monkeypatch):
+    rng = random.Random(2)
+    demos = [trajectory(rng, reward=1.0, steps=4), trajectory(rng, reward=1.0)]
+    steps = [step for demo in demos for step in demo.steps]
+
+    def fine_tuned(**options):
+        args = replace(ARGS, sft_learning_rate=1e-4, adam_eps=1e-2, sft_batch_size=8, **options)
+        made = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+        return made.actor, distrl.fine_tune(made, demos, args)
+
+    whole, first = fine_tuned(sft_epochs=1, cpu_threads=0, micro_batch_tokens=4096)
+    with torch.no_grad():  # one batch: its loss is that of the weights before
+        scored = [llm.token_logprobs(*base, [step.prompt_ids], [step.action_ids])[0].sum() for step in steps]
+    assert first == pytest.approx(-sum(scored).item() / sum(len(step.action_ids) for step in steps), rel=1e-4)
+    assert fine_tuned(sft_epochs=20)[1] < first - 0.3
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    parts, loss = fine_tuned(sft_epochs=1)
+    assert loss == pytest.approx(first, rel=1e-4) and llm._threads is None
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-3)
 
 
 def host_of(learner, trajectories, version=1, **options):

@@ -3,6 +3,7 @@
 import copy
 import io
 import math
+import os
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import grpo_async
-from common import visual, vlm
+from common import llm, visual, vlm
 from common.actions import Action, ActionError, parse
 from common.errors import UsageError
 from common.replay import Step, Trajectory, TrajectoryStore
@@ -472,6 +473,35 @@ def played_groups(seeing, seed=0):
             group.done[member] = SimpleNamespace(steps=steps, reward=reward)
         groups.append(group)
     return groups
+
+
+def fine_tuned(seeing, groups, **flags):
+    """(model, loss of the last epoch) after fine-tuning on all of the groups' steps."""
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    args = replace(grpo_async.Args(), prompt_format="plain", sft_learning_rate=1e-3, adam_eps=1e-2, **flags)
+    learner = grpo_async.Learner(model, processor, random.Random(0), None)
+    demos = [t for group in groups for t in group.done.values()]
+    return model, grpo_async.fine_tune(learner, demos, pictures, args)
+
+
+def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_threads(seeing, monkeypatch):
+    groups = played_groups(seeing)
+    whole, first = fine_tuned(seeing, groups, sft_epochs=1)
+    tokens = [t for group in groups for trajectory in group.done.values() for t in trajectory.steps]
+    with torch.no_grad():  # one batch: its loss is that of the weights before
+        scored = [
+            vlm.token_logprobs(
+                seeing[0], seeing[1], [vlm.Prompt(s.prompt_ids, [seeing[2][s.screenshot]])], [s.action_ids]
+            )[0].sum()
+            for s in tokens
+        ]
+    assert first == pytest.approx(-sum(scored).item() / sum(len(s.action_ids) for s in tokens), rel=1e-4)
+    assert fine_tuned(seeing, groups, sft_epochs=20)[1] < first - 0.3
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    parts, loss = fine_tuned(seeing, groups, sft_epochs=1, micro_batch_tokens=200, cpu_threads=1)
+    assert loss == pytest.approx(first, rel=1e-4) and llm._threads is None
+    for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-3)
 
 
 def gradient_of_update(seeing, groups, **flags):

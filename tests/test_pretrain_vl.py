@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import io
+import math
 import random
 import re
 
@@ -184,6 +185,26 @@ def test_it_learns_saves_and_loads_and_its_processor_makes_the_same_input(tmp_pa
         model.save_pretrained(tmp_path / "again")
         again = AutoModelForImageTextToText.from_pretrained(tmp_path / "again").eval()(**given).logits
     assert torch.equal(first, again)
+
+
+def test_the_loss_of_what_is_spoken_of_is_a_place_at_a_time(tokenizer):
+    torch.manual_seed(0)
+    model = pretrain_vl.build_model(tokenizer, ARGS).eval()
+    places = torch.tensor([tokenizer.convert_tokens_to_ids([f"x{n % GRID}", f"y{n // GRID}"]) for n in range(GRID**2)])
+    batch = pixels, ids, _, _, spoken, _ = encode(scenes(tokenizer, 20), tokenizer)
+    with torch.no_grad():
+        given = pretrain_vl.losses(model, tokenizer, batch, places)[2].item()
+        attention = (ids != tokenizer.pad_token_id).long()
+        logits = model(input_ids=ids, attention_mask=attention, pixel_values=pixels).logits
+    on, no = tokenizer.convert_tokens_to_ids(["on", "no"])
+    by_label = {0.0: [], 1.0: []}  # each weighs a half, however rare
+    for row, said in zip(logits, spoken.tolist(), strict=True):
+        image = row[-1 - GRID**2 : -1]
+        for token, label in zip(image, said, strict=True):
+            if label >= 0:
+                chance = torch.sigmoid(token[on] - token[no]).item()
+                by_label[label].append(-math.log(chance if label else 1 - chance))
+    assert given == pytest.approx(sum(sum(part) / len(part) for part in by_label.values()), rel=1e-4)
 
 
 def test_losses_do_not_depend_on_padding(tokenizer):

@@ -355,12 +355,12 @@ def losses(model, tokenizer, batch, places):
     there = words[..., 0] >= 0
     groups = ((match > 0.5, 1.0), (there & (match < 0.5), 1.0), (~there, 0.3))
     clicks = sum(weight * right[group].mean() for group, weight in groups if group.any())
-    listed = F.binary_cross_entropy_with_logits(seen[..., on] - seen[..., no], spoken, reduction="none")
-    clicks += sum(listed[group].mean() for group in (spoken == 0, spoken == 1) if group.any())
+    spoken_loss = F.binary_cross_entropy_with_logits(seen[..., on] - seen[..., no], spoken, reduction="none")
+    meant = sum((spoken_loss[group].mean() for group in (spoken == 0, spoken == 1) if group.any()), torch.zeros(()))
     words = torch.where(there[..., None], words, tokenizer.eos_token_id)
     wanted = torch.cat([words, places.expand(len(ids), -1, -1)], -1)
     named = -seen.log_softmax(-1).gather(-1, wanted).mean(-1)
-    return answer, clicks, named[there].mean() + named[~there].mean()
+    return answer, clicks, meant, named[there].mean() + named[~there].mean()
 
 
 # ------------------------------------------------------------------------------------------------------------- training
@@ -432,7 +432,9 @@ def main(args):
         sum(parts).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        sums.update({name: part.item() for name, part in zip(("answer", "clicks", "names"), parts, strict=True)})
+        sums.update(
+            {name: part.item() for name, part in zip(("answer", "clicks", "spoken of", "names"), parts, strict=True)}
+        )
         if step % args.probe_every == 0 or step == args.steps:
             shown = ", ".join(f"{name} {total / args.probe_every:.3f}" for name, total in sums.items())
             sums.clear()
