@@ -103,7 +103,7 @@ class Args:
     needs --replay-ratio"""
 
     # the model
-    model_id: str = "assets/tiny"
+    model_id: str = "assets/tiny-phone"
     """base language model: a local folder or a hub id"""
     lora_rank: int = 0
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""

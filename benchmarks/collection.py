@@ -35,7 +35,7 @@ RESULTS = ROOT / "benchmarks/results/collection.jsonl"
 
 @dataclass
 class Args:
-    model: str = "assets/tiny"
+    model: str = "assets/tiny-phone"
     """the policy (a folder or hub id); the tiny base is no good one, its episodes end when it happens to say so"""
     phones: tuple[int, ...] = (8, 32)
     """phones of the comparison"""
