@@ -17,7 +17,7 @@ from envs import Prefix
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
 BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins
-FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the last episodes in faults stops the run
+FAULT_WINDOW, FAULT_LIMIT = 100, 0.2  # more than this share of the window in faults stops the run
 FAULT_ROUNDS = 10  # the window holds at least so many times the slots: one crash of Chromium is a fault in each of them
 LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: above it a warning
 
@@ -61,7 +61,7 @@ class FaultLog:
             return
         self.faults += 1
         self.last = str(fault)
-        if len(self.recent) >= self.window // 4 and self.rate > FAULT_LIMIT:
+        if sum(self.recent) > FAULT_LIMIT * self.window:  # of a whole window, also at a run's start
             raise TooManyFaults(
                 f"{sum(self.recent)} of the last {len(self.recent)} episodes ended in faults; the last one: {fault}"
             )

@@ -446,13 +446,22 @@ def test_a_snapshot_brings_everything_back(driver, phone):
 
 
 def test_snapshots_while_the_connection_breaks(driver, phone):
+    broken, drop = threading.Event(), phone.drop
+
+    def dropped():
+        drop()
+        broken.set()
+
     driver.save("one")
+    phone.drop = dropped
     phone.shell.faults.drop_on_load = True
     for _ in range(5):
         driver.tap(1, 1)
         driver.load("one")
         assert driver.hierarchy()[2].description == "Taps 0"
-        time.sleep(0.06)  # the connection breaks now
+        assert broken.wait(10)
+        broken.clear()
+        assert driver.hierarchy()[2].description == "Taps 0"  # asked for again; a tap on its way would be a fault
 
 
 def test_a_load_that_does_nothing_is_found_out(driver, phone):

@@ -271,7 +271,7 @@ ARGS = Args(gamma=0.9, filter_quantile=0.0, micro_batch_tokens=64, batch_size=8,
 
 @pytest.fixture(scope="module")
 def base():
-    return llm.load("assets/tiny")
+    return llm.load("assets/tiny-phone")
 
 
 @pytest.fixture

@@ -155,6 +155,12 @@ def test_too_many_faults_stop_the_run():
         log.record(EnvFault("lost") if i % 10 == 0 else None)
     assert log.rate == pytest.approx(0.1)
     state = json.loads(json.dumps(log.state()))
+    crashed = rollout.FaultLog(window=160)
+    for _ in range(2):  # Chromium dies twice under 16 episodes, at a run's start
+        for fault in [None] * 10 + [EnvFault("closed")] * 16:
+            crashed.record(fault)
+    with pytest.raises(TooManyFaults, match="33 of the last 53 episodes"):
+        crashed.record(EnvFault("closed"))
     log.record(EnvFault("later"))  # the state is a copy
     resumed = rollout.FaultLog(window=7)
     resumed.set_state(state)
