@@ -76,6 +76,8 @@ class Args:
     """width and height of the page that is seen"""
     max_steps: int = 0
     """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
+    train_horizon: int = 0
+    """train on tasks of at most so many steps; 0: on all"""
     page_delay: float = 0.0
     """seconds that a page takes longer than it does, median of a lognormal: slow sites on a fast machine"""
     page_delay_sigma: float = 1.0
@@ -1413,6 +1415,10 @@ def train(args, env, run, learner, system):
 
     train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
     test_tasks = test_tasks[: args.test_tasks]
+    if args.train_horizon:
+        train_tasks = [task for task in train_tasks if task.max_steps <= args.train_horizon]
+        if not train_tasks:
+            raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short")
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     system.pool.draw_task = lambda number: order[number % len(order)]
     run.say(f"run folder {run.path}")
