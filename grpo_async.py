@@ -77,7 +77,7 @@ class Args:
     max_steps: int = 0
     """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
     train_horizon: int = 0
-    """train on tasks of at most so many steps; 0: on all"""
+    """demonstrations and rollouts are of tasks of at most so many steps (the tasks' own); 0: of all"""
     page_delay: float = 0.0
     """seconds that a page takes longer than it does, median of a lognormal: slow sites on a fast machine"""
     page_delay_sigma: float = 1.0
@@ -198,14 +198,12 @@ TINY = dict(
     envs_per_worker=16,
     cpu_threads=1,
     max_new_tokens=4,
-    num_demos=200,
+    num_demos=500,
     sft_learning_rate=1e-3,
-    sft_epochs=2,
-    batch_size=64,
-    iterations=40,
-    update_epochs=1,
-    minibatches=8,
-    learning_rate=1e-4,
+    sft_epochs=1,
+    train_horizon=10,
+    iterations=30,
+    learning_rate=4e-4,
     micro_batch_tokens=2048,
     adam_eps=1e-5,
     eval_every=10,
@@ -1410,15 +1408,12 @@ def train(args, env, run, learner, system):
     """Fine-tuning, the iterations, and the evaluations around them."""
     torch.manual_seed(args.seed)
 
-    def tasks(split):
-        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
+    def tasks(split, horizon=0):
+        kept = [task for task in env.tasks(split) if task.max_steps <= horizon or not horizon]
+        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
 
-    train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
-    test_tasks = test_tasks[: args.test_tasks]
-    if args.train_horizon:
-        train_tasks = [task for task in train_tasks if task.max_steps <= args.train_horizon]
-        if not train_tasks:
-            raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short")
+    train_tasks = tasks("train", args.train_horizon)
+    eval_tasks, test_tasks = tasks("eval")[: args.eval_tasks], tasks("test")[: args.test_tasks]
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     system.pool.draw_task = lambda number: order[number % len(order)]
     run.say(f"run folder {run.path}")
@@ -1472,6 +1467,8 @@ def main(args):
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
+    if 0 < args.train_horizon < min(task.max_steps for task in env.tasks("train")):
+        raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers + args.num_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:

@@ -30,19 +30,20 @@ RESULTS = ROOT / "benchmarks/results/grpo.jsonl"
 MAIN = "raft", "reinforce", "coupled", "trajectory", "constant"
 ARMS = {
     "raft": "--loss raft",
-    "raft-fast": "--loss raft --learning-rate 2e-4",
+    "raft-fast": "--loss raft --learning-rate 8e-4",
     "reinforce": "--loss reinforce --sync",
     "coupled": "--loss coupled",
     "trajectory": "--step-weight trajectory",
     "constant": "",
     "sync": "--sync",
     "tokens": "--loss-mean tokens",
-    "batch16": "--batch-size 16",
+    "batch32": "--batch-size 32",
+    "horizon20": "--train-horizon 20",
 }
 NAMES = {"base": "base", "sft": "SFT", "raft": "RAFT++", "raft-fast": "RAFT++, twice the rate",
          "reinforce": "REINFORCE, synchronous", "coupled": "coupled, 1/k", "trajectory": "decoupled, 1/\\|tau\\|",
          "constant": "decoupled, 1/k", "sync": "decoupled, 1/k, synchronous", "tokens": "decoupled, mean over tokens",
-         "batch16": "decoupled, 1/k, batch of 16"}  # fmt: skip
+         "batch32": "decoupled, 1/k, batch of 32", "horizon20": "decoupled, 1/k, tasks of 20 steps, too"}  # fmt: skip
 CURVES = """
 rollout/reward eval/success losses/clip_fraction losses/dual_clip_fraction losses/capped_fraction losses/surprise
 rollout/length rollout/success_length rollout/failure_length rollout/tokens_per_step staleness/mean
@@ -56,7 +57,7 @@ class Args:
     """seeds 1 to N"""
     arms: tuple[Literal[*ARMS], ...] = MAIN
     """which arms (see ARMS in this file)"""
-    trajectories: int = 2560
+    trajectories: int = 1920
     """trajectories that a run trains on"""
     flags: str = ""
     """further flags of grpo_async.py, for all arms; kept in the results"""
@@ -78,7 +79,7 @@ def run(args, name, seed, flags):
 def batches(args, flags):
     """As many as have the trajectories."""
     words = flags.split()
-    size = int(words[words.index("--batch-size") + 1]) if "--batch-size" in words else 64
+    size = int(words[words.index("--batch-size") + 1]) if "--batch-size" in words else 128
     return args.trajectories // size
 
 

@@ -23,7 +23,8 @@ from tests.test_parallel import LAUNCH
 ROOT = Path(__file__).resolve().parent.parent
 RAY = str(Path(sys.executable).with_name("ray"))
 SMALL = """--env-id gallery/count+take_out --batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1
---test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10""".split()
+--test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2 --update-epochs 1
+--minibatches 8 --learning-rate 1e-4""".split()
 
 
 def start(folder, *flags, launch=(), env=None):
@@ -222,6 +223,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
         (["--batch-size", "10"], "--batch-size 10 is no multiple of --group-size 4"),
         (["--num-workers", "0"], "--num-workers must be at least 1"),
         (["--staleness", "-1"], "--staleness must not be negative"),
+        (["--train-horizon", "9"], "--train-horizon 9: no task of gallery-v1/count+take_out is that short; 0: all"),
         (["--env-id", "mars"], "there is no such environment"),
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
