@@ -107,6 +107,7 @@ def run(args, median, sigma, sync):
         "batch-size": args.batch_size,
         "iterations": args.batches,
         "max-steps": args.max_steps,
+        "train-horizon": 0,
         "test-tasks": 0,
         "eval-every": 10**6,
         "save-every": 10**6,
