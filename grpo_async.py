@@ -202,7 +202,7 @@ TINY = dict(
     sft_learning_rate=1e-3,
     sft_epochs=1,
     train_horizon=10,
-    iterations=30,
+    iterations=25,
     learning_rate=4e-4,
     micro_batch_tokens=2048,
     adam_eps=1e-5,
@@ -715,7 +715,7 @@ def picture_name(picture):
 
 
 def make_env(args):
-    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport))
+    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
 
 
 def read_schedule(args):

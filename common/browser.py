@@ -93,10 +93,10 @@ class Observation:
 class Browser:
     """One Chromium process, shared by all sessions; restarted by the first reset() that finds it gone."""
 
-    def __init__(self, headed, real_input, virtual_clock, timeout, screenshots, script, viewport):
+    def __init__(self, headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced):
         self.headed, self.real_input, self.timeout = headed, real_input, timeout
         self.viewport = {"width": viewport[0], "height": viewport[1]}
-        self.screenshots, self.virtual_clock = screenshots or headed, virtual_clock
+        self.screenshots, self.virtual_clock, self.paced = screenshots or headed, virtual_clock, paced
         config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout}
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
         self.script += f"\n({script})();" if script else ""
@@ -113,6 +113,7 @@ class Browser:
         screenshots: bool = True,
         script: str = "",
         viewport: tuple[int, int] = VIEWPORT,
+        paced: bool = False,
     ) -> "Browser":
         """Start Chromium; raises UsageError if there is none or it does not start.
 
@@ -125,8 +126,10 @@ class Browser:
         screenshots: whether they can be taken; a step is cheaper without.
         script: a JavaScript function that an environment adds to page.js, which says what it may define.
         viewport: width and height of what is seen of a page, in CSS pixels.
+        paced: draw at most 60 frames a second on the virtual clock, too. A picture is there up to a sixtieth of a
+            second later, and costs less CPU time: for many sessions at once on a machine that is busy.
         """
-        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script, viewport)
+        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced)
         await browser.connect()
         return browser
 
@@ -148,7 +151,8 @@ class Browser:
 
     async def _launch(self):
         programs = PROGRAMS[1:] if self.headed else PROGRAMS
-        flags = FLAGS + UNPACED * self.virtual_clock + [BLIND] * (not self.screenshots and not self.real_input)
+        flags = FLAGS + [BLIND] * (not self.screenshots and not self.real_input)
+        flags += UNPACED * (self.virtual_clock and not self.paced)
         path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, programs)), None)
         self._playwright = await async_playwright().start()
         try:
