@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import random
 import socket
 import threading
@@ -784,6 +785,29 @@ async def test_screenshots(session, site):
     assert (await session.screenshot("jpeg")).startswith(b"\xff\xd8")
     await session.reset(f"{site}/page/mouse")
     assert pixels(await session.screenshot()) != pixels(picture)
+
+
+async def test_a_paced_browser_shows_the_same(session, site, tmp_path, monkeypatch):
+    await session.reset(f"{site}/page/text")
+    picture = await session.screenshot()
+    programs = [os.environ.get("CHROMIUM"), *map(driver.shutil.which, driver.PROGRAMS)]
+    program = next(filter(None, programs), None)
+    if program is None:
+        pytest.skip("Playwright's own Chromium has no path to wrap")
+    wrapper, flags = tmp_path / "chromium", tmp_path / "flags"
+    wrapper.write_text(f'#!/bin/sh\necho "$@" >> {flags}\nexec {program} "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.setenv("CHROMIUM", str(wrapper))
+    for paced in (True, False):
+        flags.unlink(missing_ok=True)
+        browser = await Browser.start(paced=paced)
+        try:
+            other = await browser.session()
+            await other.reset(f"{site}/page/text")
+            assert pixels(await other.screenshot()) == pixels(picture)
+        finally:
+            await browser.close()
+        assert [flag in flags.read_text().split() for flag in driver.UNPACED] == [not paced] * len(driver.UNPACED)
 
 
 async def test_an_endless_animation_stands_still_on_the_virtual_clock(tmp_path, session):
