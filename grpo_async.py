@@ -77,7 +77,7 @@ class Args:
     max_steps: int = 0
     """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
     train_horizon: int = 0
-    """demonstrations and rollouts are of tasks of at most so many steps (the tasks' own); 0: of all"""
+    """rollouts are of training tasks with a horizon of at most so many steps; 0: of all. Demonstrations are of all"""
     page_delay: float = 0.0
     """seconds that a page takes longer than it does, median of a lognormal: slow sites on a fast machine"""
     page_delay_sigma: float = 1.0
@@ -1412,9 +1412,9 @@ def train(args, env, run, learner, system):
         kept = [task for task in env.tasks(split) if task.max_steps <= horizon or not horizon]
         return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
 
-    train_tasks = tasks("train", args.train_horizon)
+    train_tasks, played = tasks("train"), tasks("train", args.train_horizon)
     eval_tasks, test_tasks = tasks("eval")[: args.eval_tasks], tasks("test")[: args.test_tasks]
-    order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
+    order = random.Random(args.seed).sample(played, len(played))
     system.pool.draw_task = lambda number: order[number % len(order)]
     run.say(f"run folder {run.path}")
     if run.resumed:

@@ -217,6 +217,15 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
             assert (name in one) == (name in two)
 
 
+def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(tmp_path):
+    flags = "--env-id gallery/count+exchange --train-horizon 10 --num-demos 8 --iterations 1 --eval-tasks 0".split()
+    finish(start(tmp_path, *flags, "--batch-size", "4"))
+    templates = {}
+    for trajectory in TrajectoryStore(run_of(tmp_path) / "trajectories.jsonl"):
+        templates.setdefault(trajectory.policy, set()).add(trajectory.task.template)
+    assert templates == {"oracle": {"count", "exchange"}, "rollouts": {"count"}}
+
+
 @pytest.mark.parametrize(
     "flags, said",
     [
