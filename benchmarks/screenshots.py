@@ -109,7 +109,8 @@ def measure(args, episodes, history, by_name):
     """(megabytes a step through calls, peak megabytes of the object store, steps a second)."""
     import ray
 
-    ray.init(num_cpus=2 + args.workers, _node_ip_address="127.0.0.1", include_dashboard=False, logging_level="ERROR")
+    own = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}  # never one that runs
+    ray.init(num_cpus=2 + args.workers, logging_level="ERROR", **own)
     try:
         store = ray.remote(Store).options(name=STORE, num_cpus=0).remote()
         server = ray.remote(Server).options(max_concurrency=1000).remote(by_name)
