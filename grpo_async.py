@@ -1467,7 +1467,7 @@ def main(args):
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
-    if 0 < args.train_horizon < min(task.max_steps for task in env.tasks("train")):
+    if args.train_horizon and args.train_horizon < min(task.max_steps for task in env.tasks("train")):
         raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers + args.num_servers)
