@@ -219,7 +219,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
 
 def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(tmp_path):
     flags = "--env-id gallery/count+exchange --train-horizon 10 --num-demos 8 --iterations 1 --eval-tasks 0".split()
-    finish(start(tmp_path, *flags, "--batch-size", "4"))
+    finish(start(tmp_path, *flags, "--batch-size", "32"))
     templates = {}
     for trajectory in TrajectoryStore(run_of(tmp_path) / "trajectories.jsonl"):
         templates.setdefault(trajectory.policy, set()).add(trajectory.task.template)
