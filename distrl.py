@@ -25,7 +25,6 @@ import json
 import math
 import os
 import random
-import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ from common.critic import make_critic, state_values, value_logits
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.players import Batcher, Players
 from common.replay import append_lines, read_demos
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
@@ -572,7 +572,7 @@ class RolloutWorker:
         make_judge = partial(Evaluator, args.judge_url, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge_url else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
-        self.waiting, self.running, self.lock, self.version = [], None, asyncio.Lock(), -1
+        self.complete, self.version = Batcher(self._sample), -1
         self.phones, self.free, self.rests = [make_env(args, number)], None, {}
 
     async def pull(self, weights, version):
@@ -581,36 +581,11 @@ class RolloutWorker:
         begun = time.monotonic()
         fetched = await weights[0]
         took = time.monotonic() - begun
-        async with self.lock:
+        async with self.complete.lock:
             if version > self.version:
                 vlm.fill(self.model, fetched)
                 self.version = version
         return took
-
-    async def complete(self, prompt, seed, temperature):
-        """The Completion of a prompt's token ids."""
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append((list(prompt), seed, temperature, future))
-        if self.running is None:
-            self.running = asyncio.create_task(self._run())
-        return await future
-
-    async def _run(self):
-        while self.waiting:
-            async with self.lock:
-                temperature = self.waiting[0][2]
-                batch = [entry for entry in self.waiting if entry[2] == temperature]
-                self.waiting = [entry for entry in self.waiting if entry[2] != temperature]
-                try:
-                    done = await self._sample([entry[0] for entry in batch], [entry[1] for entry in batch], temperature)
-                except Exception as error:  # to whoever asked, and still waits
-                    for future in [future for *_, future in batch if not future.done()]:
-                        future.set_exception(error)
-                    continue
-                for (*_, future), completion in zip(batch, done, strict=True):
-                    if not future.done():
-                        future.set_result(completion)
-        self.running = None
 
     async def _sample(self, prompts, seeds, temperature):
         settings = temperature, self.args.max_new_tokens, self.version
@@ -632,7 +607,7 @@ class RolloutWorker:
             async def policy(prompt, own_seed):
                 nonlocal waited
                 begun = time.monotonic()
-                done = await self.complete(prompt, own_seed, temperature)
+                done = await self.complete(list(prompt), own_seed, temperature)
                 waited += time.monotonic() - begun
                 return done
 
@@ -784,94 +759,37 @@ RECENT = 256  # episodes by which the trajectories of a minute are counted
 
 
 class System:
-    """The workers, and a thread of this process that keeps every phone playing and hands out weights, whatever the host
-    does meanwhile. `queue` has the trajectories that came, first in, first out. `changed` guards all of it."""
+    """The workers, and what keeps every phone playing and hands out weights, whatever the host does meanwhile:
+    `players`, whose `changed` guards all of it. `queue` has the trajectories that came, first in, first out."""
 
     def __init__(self, args, draw_task):
         import ray
 
         self.ray, self.args, self.draw_task = ray, args, draw_task
         self.parts = [Part(self._start_worker(number)) for number in range(args.num_workers)]
-        self.changed, self.listing, self.error, self.stopping = threading.Condition(), None, None, False
-        self.slots = args.num_workers * args.phones_per_worker
-        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * self.slots))
-        self.steps, self.weights, self.version = 0, None, -1
+        slots = [number for number in range(args.num_workers) for _ in range(args.phones_per_worker)]
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(slots)))
+        self.steps, self.weights, self.version, self.listing = 0, None, -1, None
         # rollouts that may begin in all, that began, that ended (dropped ones too), that were lost with a worker
         self.allowed = self.begun = self.ended = self.lost = 0
         self.again, self.queue = [], deque()
-        self.playing, self.times, self.timeline, self.transfers = 0, deque(maxlen=RECENT), [], []
-        # in the thread that plays: something may begin; a worker may have older weights than there are
-        self.wake = self.newer = self.loop = None
-        self.thread = threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
+        self.times, self.timeline, self.transfers = deque(maxlen=RECENT), [], []
+        hand_out = [self._hand_out(number) for number in range(args.num_workers)]
+        self.players = Players(slots, self._next, self._lost, self._status, hand_out)
+        self.changed = self.players.changed
+        self.players.start()
 
     def _start_worker(self, number):
         options = {"num_cpus": 1, "num_gpus": self.args.gpus_per_worker}
         worker = self.ray.remote(RolloutWorker).options(**options, max_concurrency=self.args.phones_per_worker + 3)
         return worker.remote(self.args, number)
 
-    # --- the thread that plays
-
-    def _serve(self):
-        async def slots():
-            self.wake, self.newer, self.loop = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
-            async with asyncio.TaskGroup() as group:
-                others = [group.create_task(self._hand_out(number)) for number in range(len(self.parts))]
-                others.append(group.create_task(self._show_status()))
-                playing = [
-                    group.create_task(self._slot(number))
-                    for number in range(len(self.parts))
-                    for _ in range(self.args.phones_per_worker)
-                ]
-                await asyncio.wait(playing)
-                for task in others:
-                    task.cancel()
-
-        try:
-            asyncio.run(slots())
-        except BaseExceptionGroup as errors:
-            with self.changed:
-                self.error = getattr(errors.exceptions[0], "cause", errors.exceptions[0])  # what happened in an actor
-                self.changed.notify_all()
-
-    async def _slot(self, number):
-        """Play what is next, for ever."""
-        while not self.stopping:
-            with self.changed:
-                job = None if self.stopping else self._next(number)
-                if job is None:
-                    self.wake.clear()
-            if job is None:
-                if not self.stopping:
-                    await self.wake.wait()
-                continue
-            call, done, again, part = job
-            self.playing, begun = self.playing + 1, time.time()
-            try:
-                done = partial(done, await call, number, begun)
-            except self.ray.exceptions.RayTaskError:
-                raise
-            except self.ray.exceptions.RayError as error:  # the worker's end, or its node's
-                done = partial(self._lost, number, part, again, error)
-            self.playing -= 1
-            with self.changed:
-                done()
-                self.changed.notify_all()
-            self.wake.set()
+    # --- in the thread that plays
 
     async def _hand_out(self, number):
         """Let a worker fetch the newest weights whenever it has older ones; the host does not wait for it."""
-        while not self.stopping:
-            with self.changed:
-                part, version, call = self.parts[number], self.version, None
-                if part.version == version or self.stopping:
-                    self.newer.clear()
-                else:
-                    call = part.actor.pull.remote([self.weights], version)
-            if call is None:
-                if not self.stopping:
-                    await self.newer.wait()
-                continue
+        while (job := await self.players.until(partial(self._behind, number))) is not None:
+            call, part, version = job
             try:
                 took = await call
             except self.ray.exceptions.RayTaskError:
@@ -884,22 +802,22 @@ class System:
                 part.version = version
                 self.transfers.append(took)
                 self.changed.notify_all()
-            self.wake.set()
+            self.players.notify()
 
-    async def _show_status(self):
-        """A line under the last one of the terminal, renewed every second; none where nobody watches."""
-        from tqdm import tqdm
+    def _behind(self, number):
+        """(what is awaited, the worker, the version that it will have) of a worker with older weights than there
+        are, or None."""
+        part, version = self.parts[number], self.version
+        return None if part.version == version else (part.actor.pull.remote([self.weights], version), part, version)
 
-        bar = tqdm(total=1, bar_format="{desc}", leave=False, disable=None)
-        while not self.stopping and not bar.disable:
-            with self.changed:
-                workers = sum(part.version >= 0 for part in self.parts)
-            bar.set_description_str(
-                f"version {self.version}: {self.playing} episodes run on {workers} workers, {len(self.queue)} "
-                f"trajectories wait, {self.ended} were played, {self.per_minute():,.1f} a minute"
-            )
-            await asyncio.sleep(1.0)
-        bar.close()
+    async def _status(self):
+        """How things stand, in a line."""
+        with self.changed:
+            workers = sum(part.version >= 0 for part in self.parts)
+        return (
+            f"version {self.version}: {self.players.playing} episodes run on {workers} workers, {len(self.queue)} "
+            f"trajectories wait, {self.ended} were played, {self.per_minute():,.1f} a minute"
+        )
 
     def per_minute(self):
         """Trajectories that ended in a minute, by the last ones."""
@@ -934,7 +852,7 @@ class System:
     def _lost(self, number, part, again, error):
         """A worker is gone: what it played is played again, and another one takes its place. Raises TooManyFaults
         where it never came to anything, nor did the two before it."""
-        if self.stopping:
+        if self.players.stopping:
             return
         again()
         if self.parts[number] is part:  # the first that notices
@@ -945,16 +863,16 @@ class System:
             with contextlib.suppress(Exception):
                 self.ray.kill(part.actor)  # one that is only out of reach would play on beside the new one
             self.parts[number] = Part(self._start_worker(number), deaths=deaths)
-            self.newer.set()
+            self.players.notify()
 
     def _listed(self, index, outcome, slot, begun):
         trajectory, pictures, log, _ = outcome
-        self._count(log)
+        self.faults.add(log)
         self.listing.outcomes[index] = trajectory, pictures
 
     def _played(self, place, outcome, worker, begun):
         trajectory, pictures, log, waited = outcome
-        self._count(log)
+        self.faults.add(log)
         now = time.time()
         self.ended += 1
         self.times.append(now)
@@ -968,32 +886,7 @@ class System:
             | {"steps": len(trajectory.steps), "versions": [step.version for step in trajectory.steps]}
         )
 
-    def _count(self, log):
-        """Add a worker's count of one task's episodes, faults among them."""
-        for name in ("dropped", "agent_hangs"):
-            setattr(self.faults, name, getattr(self.faults, name) + getattr(log, name))
-        for fault in log.recent:
-            self.faults.record(EnvFault(log.last) if fault else None)
-
     # --- what the host asks for
-
-    def _wait(self, condition):
-        """Until `condition()` is not None: its value. Raises what ended the thread that plays."""
-        self._notify()
-        with self.changed:
-            while True:
-                if self.error is not None:
-                    raise self.error
-                value = condition()
-                if value is not None:
-                    return value
-                self.changed.wait()
-
-    def _notify(self):
-        with contextlib.suppress(RuntimeError):  # the thread has ended
-            if self.loop is not None:
-                self.loop.call_soon_threadsafe(self.wake.set)
-                self.loop.call_soon_threadsafe(self.newer.set)
 
     def play_each(self, call, count):
         """What came of `call(worker, index)` for 0 to count - 1, those that were not dropped: (trajectory, screenshots)
@@ -1001,17 +894,17 @@ class System:
         self.settle()
         with self.changed:
             self.listing = Listing(call, list(range(count)))
-        outcomes = self._wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
+        outcomes = self.players.wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
         with self.changed:
             self.listing = None
-        self._notify()
+        self.players.notify()
         return [outcomes[index] for index in range(count) if outcomes[index][0] is not None]
 
     def allow(self, count):
         """Let rollouts begin until there are `count` in all."""
         with self.changed:
             self.allowed = count
-        self._notify()
+        self.players.notify()
 
     def take(self, least=0):
         """What came since the last time, in the order in which it came; waits for `least` trajectories, or until all
@@ -1021,7 +914,7 @@ class System:
             over = self.ended >= self.allowed and not self.again
             return True if len(self.queue) >= least or over else None
 
-        self._wait(there)
+        self.players.wait(there)
         with self.changed:
             came, self.queue = list(self.queue), deque()
         return came
@@ -1029,14 +922,14 @@ class System:
     def play_round(self):
         """--sync: every phone plays one episode, and the slowest is waited for. What came."""
         self.settle()
-        self.allow(self.ended + self.slots)
+        self.allow(self.ended + len(self.players.slots))
         return self.take(math.inf)
 
     def publish(self, model, version):
         """The trained weights are this version from now on: every worker fetches them when it can."""
         with self.changed:
             self.weights, self.version = self.ray.put(vlm.trained(model)), version
-        self._notify()
+        self.players.notify()
 
     def settle(self):
         """Wait until every worker that plays has the newest weights."""
@@ -1045,7 +938,7 @@ class System:
             there = [part.version for part in self.parts if part.version >= 0]
             return True if there and set(there) == {self.version} else None
 
-        self._wait(done)
+        self.players.wait(done)
 
     def metrics(self):
         """Faults, what is played and what it took, so far; of transfers since the last time."""
@@ -1071,9 +964,7 @@ class System:
         append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
 
     def close(self):
-        with self.changed:  # what is begun after Ray's end would start another Ray
-            self.stopping = True
-        self._notify()
+        self.players.stop()
         with contextlib.suppress(Exception):
             self.ray.get([part.actor.close.remote() for part in self.parts], timeout=20)
         self.ray.shutdown()
@@ -1113,7 +1004,10 @@ def terminal_state(trajectory, kind):
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
+    betas, decay = (0.9, 0.98), 0.01
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=True
+    )
 
 
 def pairs_of(trajectories):

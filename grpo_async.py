@@ -24,7 +24,6 @@ import json
 import math
 import os
 import random
-import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
@@ -40,6 +39,7 @@ from common.cluster import start_ray
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.players import Batcher, Players
 from common.replay import TrajectoryStore, append_lines
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, parse_args, run_main
@@ -450,8 +450,7 @@ class PolicyServer:
             torch.set_num_threads(threads)
         self.model, self.processor = vlm.load(*base)
         self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), max_new_tokens, -1
-        self.waiting, self.running, self.lock = [], None, asyncio.Lock()
-        self.tokens, self.busy, self.asked = 0, 0.0, 0
+        self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
         self.keeps, self.earlier = keeps, {}  # --lockstep: the last versions' weights
         self.beginning = None
 
@@ -468,19 +467,15 @@ class PolicyServer:
         if self.beginning is None:
             self.beginning = asyncio.create_task(self._begin())
         await self.beginning
-        future = asyncio.get_running_loop().create_future()
-        self.waiting.append((vlm.Prompt(prompt, images), seed, temperature, future))
-        if self.running is None:
-            self.running = asyncio.create_task(self._run())
         self.asked += 1
         try:
-            return await future
+            return await self.batched(vlm.Prompt(prompt, images), seed, temperature)
         finally:
             self.asked -= 1
 
     async def complete_alone(self, prompt, images, seed, temperature, version):
         """The same by the weights of an earlier version, in a batch of its own: what it is does not depend on when."""
-        async with self.lock:
+        async with self.batched.lock:
             if version not in self.earlier:
                 raise UsageError("--lockstep: the policy server was lost, and the earlier weights with it; begin again")
             vlm.fill(self.model, self.earlier[version])
@@ -491,22 +486,6 @@ class PolicyServer:
                 self.version = now
                 vlm.fill(self.model, self.earlier[now])
         return done
-
-    async def _run(self):
-        while self.waiting:
-            async with self.lock:
-                temperature = self.waiting[0][2]
-                batch = [entry for entry in self.waiting if entry[2] == temperature]
-                self.waiting = [entry for entry in self.waiting if entry[2] != temperature]
-                try:
-                    done = await self._sample([entry[0] for entry in batch], [entry[1] for entry in batch], temperature)
-                except Exception as error:  # to whoever asked
-                    for *_, future in batch:
-                        future.set_exception(error)
-                    continue
-                for (*_, future), completion in zip(batch, done, strict=True):
-                    future.set_result(completion)
-        self.running = None
 
     async def _sample(self, prompts, seeds, temperature):
         names = sorted({name for prompt in prompts for name in prompt.images})
@@ -523,7 +502,7 @@ class PolicyServer:
 
     async def set_weights(self, weights, version):
         """Swap the trained weights in place, between two batches."""
-        async with self.lock:
+        async with self.batched.lock:
             vlm.fill(self.model, weights)
             self.version = version
             if self.keeps:
@@ -750,8 +729,8 @@ class Listing:
 
 
 class System:
-    """The actors, and a thread of this process that keeps every slot of every worker playing, whatever the learner
-    does meanwhile. `changed` guards the pool, the listings and the counts."""
+    """The actors, and what keeps every slot of every worker playing, whatever the learner does meanwhile: `players`,
+    whose `changed` guards the pool, the listings and the counts."""
 
     def __init__(self, args, pool, run_folder):
         import ray
@@ -769,86 +748,35 @@ class System:
             part.options(**options, name=SERVER.format(number)).remote(*given) for number in range(args.num_servers)
         ]
         self.workers = [self._start_worker(number) for number in range(args.num_workers)]
-        self.changed, self.listing, self.error, self.stopping = threading.Condition(), None, None, False
-        slots = args.num_workers * args.envs_per_worker
-        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * slots))
-        self.steps, self.weights, self.version = 0, None, 0
-        self.playing, self.ended, self.timeline = 0, deque(maxlen=RECENT), []
+        slots = [number for number in range(args.num_workers) for _ in range(args.envs_per_worker)]
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(slots)))
+        self.steps, self.weights, self.version, self.listing = 0, None, 0, None
+        self.ended, self.timeline = deque(maxlen=RECENT), []
         self.schedule = read_schedule(args) if args.lockstep else None
-        self.loop, self.wake, self.thread = None, None, threading.Thread(target=self._serve, daemon=True)
-        self.thread.start()
+        self.players = Players(slots, self._next, self._lost, self._status)
+        self.changed = self.players.changed
+        self.players.start()
 
     def _start_worker(self, number):
         worker = self.ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=self.args.envs_per_worker + 2)
         return worker.remote(self.args, number)
 
-    # --- the thread that plays
+    # --- in the thread that plays
 
-    def _serve(self):
-        async def slots():
-            self.wake, self.loop = asyncio.Event(), asyncio.get_running_loop()
-            async with asyncio.TaskGroup() as group:
-                status = group.create_task(self._show_status())
-                playing = [
-                    group.create_task(self._slot(number))
-                    for number in range(len(self.workers))
-                    for _ in range(self.args.envs_per_worker)
-                ]
-                await asyncio.wait(playing)
-                status.cancel()
-
+    async def _status(self):
+        """How things stand, in a line."""
         try:
-            asyncio.run(slots())
-        except BaseExceptionGroup as errors:
-            with self.changed:
-                self.error = getattr(errors.exceptions[0], "cause", errors.exceptions[0])  # what happened in an actor
-                self.changed.notify_all()
-
-    async def _slot(self, number):
-        """Play what is next, for ever."""
-        while not self.stopping:
-            with self.changed:
-                job = None if self.stopping else self._next(number)
-                if job is None:
-                    self.wake.clear()
-            if job is None:
-                if not self.stopping:
-                    await self.wake.wait()
-                continue
-            call, done, again, worker = job
-            self.playing, begun = self.playing + 1, time.time()
-            try:
-                done = partial(done, await call, number, begun)
-            except self.ray.exceptions.RayTaskError:
-                raise
-            except self.ray.exceptions.RayError:  # the worker's end, or its node's
-                done = partial(self._lost, number, worker, again)
-            self.playing -= 1
-            with self.changed:
-                done()
-                self.changed.notify_all()
-            self.wake.set()
-
-    async def _show_status(self):
-        """A line under the last one of the terminal, renewed every second; none where nobody watches."""
-        from tqdm import tqdm
-
-        total = self.args.iterations
-        bar = tqdm(total=total, bar_format="{desc}", leave=False, disable=None)
-        while not self.stopping and not bar.disable:
-            try:
-                asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
-            except self.ray.exceptions.RayError:  # one is lost: whoever plays notices that, too
-                asked = 0
-            with self.changed:
-                ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
-            bar.set_description_str(
-                f"batch {self.version + 1} of {total}: {self.playing} episodes run, {min(asked, self.playing)} wait "
-                f"for the model, {max(0, self.playing - asked)} for pages; {ready} trajectories of "
-                f"{self.args.batch_size} are there, lag {lag:.1f}; {self.per_hour():,.0f} an hour"
-            )
-            await asyncio.sleep(1.0)
-        bar.close()
+            asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
+        except self.ray.exceptions.RayError:  # one is lost: whoever plays notices that, too
+            asked = 0
+        playing, total = self.players.playing, self.args.iterations
+        with self.changed:
+            ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
+        return (
+            f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
+            f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_size} are there, "
+            f"lag {lag:.1f}; {self.per_hour():,.0f} an hour"
+        )
 
     def per_hour(self):
         """Trajectories that ended in an hour, by the last ones."""
@@ -871,9 +799,9 @@ class System:
         place = group.number, member
         return call, partial(self._played, *place), partial(self.pool.put_back, *place), worker
 
-    def _lost(self, number, worker, again):
+    def _lost(self, number, worker, again, error):
         """An episode was lost with its worker: it is played again, by another one in its place."""
-        if self.stopping:
+        if self.players.stopping:
             return
         again()
         if self.workers[number] is worker:  # the first slot that notices
@@ -884,12 +812,12 @@ class System:
 
     def _listed(self, index, outcome, slot, begun):
         trajectory, log, _ = outcome
-        self._count(log)
+        self.faults.add(log)
         self.listing.outcomes[index] = trajectory
 
     def _played(self, number, member, outcome, worker, begun):
         trajectory, log, waited = outcome
-        self._count(log)
+        self.faults.add(log)
         now = time.time()
         self.ended.append(now)
         if trajectory is not None:
@@ -909,43 +837,19 @@ class System:
             self.drop(names_of(self.pool.discarded))
             self.pool.discarded = []
 
-    def _count(self, log):
-        """Add a worker's count of one task's episodes, faults among them."""
-        for name in ("dropped", "agent_hangs"):
-            setattr(self.faults, name, getattr(self.faults, name) + getattr(log, name))
-        for fault in log.recent:
-            self.faults.record(EnvFault(log.last) if fault else None)
-
     # --- what the learner asks for
-
-    def _wait(self, condition):
-        """Until `condition()` is not None: its value. Raises what ended the thread that plays."""
-        self._notify()
-        with self.changed:
-            while True:
-                if self.error is not None:
-                    raise self.error
-                value = condition()
-                if value is not None:
-                    return value
-                self.changed.wait()
-
-    def _notify(self):
-        with contextlib.suppress(RuntimeError):  # the thread has ended
-            if self.loop is not None:
-                self.loop.call_soon_threadsafe(self.wake.set)
 
     def play_each(self, call, count):
         """What came of `call(worker, index)` for 0 to count - 1, None for what was dropped."""
         with self.changed:
             self.listing = Listing(call, list(range(count)))
-        outcomes = self._wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
+        outcomes = self.players.wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
         self.listing = None
         return [outcomes[index] for index in range(count)]
 
     def batch(self):
         """The next batch of groups."""
-        groups = self._wait(self.pool.take)
+        groups = self.players.wait(self.pool.take)
         with self.changed:
             self._forget()
         return groups
@@ -981,7 +885,7 @@ class System:
         with self.changed:
             self.version = self.pool.version = version
         self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
-        self._notify()
+        self.players.notify()
 
     def pictures(self, names):
         """The files' bytes by name, those that the store has."""
@@ -998,7 +902,7 @@ class System:
         with self.changed:
             self.pool.give_back(groups, lost)
             self._forget()
-        self._notify()
+        self.players.notify()
 
     def metrics(self):
         """Faults, what was gathered in vain, and what the servers did, so far."""
@@ -1025,9 +929,7 @@ class System:
         append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
 
     def close(self):
-        with self.changed:  # what is begun after Ray's end would start another Ray
-            self.stopping = True
-        self._notify()
+        self.players.stop()
         with contextlib.suppress(Exception):
             self.ray.get([worker.close.remote() for worker in self.workers], timeout=20)
         self.ray.shutdown()
@@ -1049,7 +951,10 @@ class Learner:
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    return torch.optim.AdamW(parameters, lr=learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
+    betas, decay = (0.9, 0.999), 0.01
+    return torch.optim.AdamW(
+        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=True
+    )
 
 
 def pairs_of(trajectories):

@@ -2,6 +2,7 @@
 
     python benchmarks/throughput.py --model runs/RUN             # the actor of a run's last checkpoint; about 2 hours
     python benchmarks/throughput.py --model runs/RUN --medians 1 --sigmas 1 --batches 4
+    python benchmarks/throughput.py --model runs/RUN --batch-size 16 --batches 8    # a batch is as large as the slots
     python benchmarks/throughput.py --report --write-docs        # the tables from what there is
 
 grpo_async.py runs twice for each distribution of page delays (lognormal, by its median and sigma), with --sync and
@@ -148,26 +149,39 @@ def measure(rows, args, eta, group_size, lags):
         "steps": round(sum(row["steps"] for row in episodes) / len(episodes), 2),
         "lag_mean": round(sum(mean for mean, _ in lags) / len(lags), 3),
         "lag_max": max(most for _, most in lags),
-        "settings": [args.batches, args.batch_size, args.envs, args.max_steps, args.seed],
+        "settings": settings_of(args),
         "ended": [round(x, 2) for x in ended],
         "published": [round(row["published"] - first, 2) for row in batches],
     }
 
 
 # ----------------------------------------------------------------------------------------------------------- the report
-def pairs(args):
-    """{(median, sigma): {sync: line}} of what has been measured with these settings."""
+def settings_of(args):
+    return args.batches, args.batch_size, args.envs, args.max_steps, args.seed
+
+
+def measured(path):
+    """{settings: {(median, sigma): {sync: line}}} of a file of results."""
     found = {}
-    settings = [args.batches, args.batch_size, args.envs, args.max_steps, args.seed]
-    for line in RESULTS.read_text().splitlines() if RESULTS.exists() else []:
-        row = json.loads(line)
-        if row["settings"] == settings:
-            found.setdefault((row["median"], row["sigma"]), {})[row["sync"]] = row
-    return dict(sorted(found.items()))
+    for row in map(json.loads, path.read_text().splitlines() if path.exists() else []):
+        cells = found.setdefault(tuple(row["settings"]), {})
+        cells.setdefault((row["median"], row["sigma"]), {})[row["sync"]] = row
+    return {settings: dict(sorted(cells.items())) for settings, cells in found.items()}
+
+
+def report(found):
+    """A table for each setting."""
+    parts = []
+    for (batches, size, envs, steps, _), cells in found.items():
+        parts += [
+            f"Batches of {size} trajectories on {envs} slots ({batches} batches, at most {steps} steps):",
+            table(cells),
+        ]
+    return "\n\n".join(parts)
 
 
 def table(found):
-    heads = "page delay, s", "sigma", "synchronous", "asynchronous", "times", "of the best possible"
+    heads = "page delay, s", "sigma", "synchronous", "asynchronous", "times", "minutes to 1,000", "of the best possible"
     heads += "slots idle", "learner idle", "lag, mean and largest"
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for (median, sigma), both in found.items():
@@ -176,6 +190,7 @@ def table(found):
         slow, fast = both[True], both[False]
         cells = [f"{median:g}", f"{sigma:g}" if median else "", f"{slow['per_hour']:,.0f}", f"{fast['per_hour']:,.0f}"]
         cells += [f"{fast['per_hour'] / slow['per_hour']:.2f}"]
+        cells += [", ".join(f"{60_000 / row['per_hour']:.1f}" for row in (slow, fast))]
         cells += [" and ".join(f"{row['per_hour'] / row['best_per_hour']:.2f}" for row in (slow, fast))]
         for name in ("slots_idle", "learner_idle"):
             cells.append(f"{slow[name]:.0%}, {fast[name]:.0%}")
@@ -215,7 +230,7 @@ def main(args):
         cells = [(0.0, 1.0)] * args.no_delay + [(m, s) for m in args.medians for s in args.sigmas]
         for median, sigma in cells:
             for sync in (True, False):
-                if sync in pairs(args).get((median, sigma), {}):
+                if sync in measured(RESULTS).get(settings_of(args), {}).get((median, sigma), {}):
                     continue
                 row = run(args, median, sigma, sync)
                 if row is not None:
@@ -223,11 +238,11 @@ def main(args):
                     with open(RESULTS, "a") as file:
                         file.write(json.dumps(row) + "\n")
                     print({name: row[name] for name in ("median", "sigma", "sync", "per_hour", "best_per_hour")})
-    found = pairs(args)
-    print(table(found))
+    found = measured(RESULTS)
+    print(report(found))
     if args.write_docs:
-        plots(found, ROOT / "docs/images/throughput.png")
-        write_docs(ROOT / "docs/grpo_async.md", "throughput", f"{table(found)}\n\n![curves](images/throughput.png)")
+        plots(found[settings_of(args)], ROOT / "docs/images/throughput.png")
+        write_docs(ROOT / "docs/grpo_async.md", "throughput", f"{report(found)}\n\n![curves](images/throughput.png)")
 
 
 if __name__ == "__main__":

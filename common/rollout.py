@@ -66,6 +66,13 @@ class FaultLog:
                 f"{sum(self.recent)} of the last {len(self.recent)} episodes ended in faults; the last one: {fault}"
             )
 
+    def add(self, log):
+        """Count what another log has: a worker's, of one task's episodes. Raises TooManyFaults as `record` does."""
+        self.dropped += log.dropped
+        self.agent_hangs += log.agent_hangs
+        for fault in log.recent:
+            self.record(EnvFault(log.last) if fault else None)
+
 
 class BatchedPolicy:
     """Turns single prompts into batches.

@@ -274,3 +274,19 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
     assert not webrl_benchmark.measured(webrl_benchmark.Args(setting="miniwob", phases=4), "webrl", 1)
     assert set(webrl_benchmark.TRAIN) < set(SETS["browsergym-train"])  # no test task is trained on
     assert set(webrl_benchmark.HELD_OUT) < set(SETS["browsergym-test"])
+
+
+def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_path):
+    line = {"best_per_hour": 4000.0, "slots_idle": 0.25, "learner_idle": 0.5, "lag_mean": 1.0, "lag_max": 2}
+    runs = [(1, 1000.0, True, 16), (1, 2500.0, False, 16), (1, 2000.0, True, 32), (2, 500.0, True, 16)]
+    rows = [
+        line | {"median": median, "sigma": 1.0, "per_hour": rate, "sync": sync, "settings": [8, size, 16, 12, 1]}
+        for median, rate, sync, size in runs
+    ]
+    file = tmp_path / "throughput.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = throughput.measured(file)
+    assert {settings[1]: list(cells) for settings, cells in found.items()} == {16: [(1, 1.0), (2, 1.0)], 32: [(1, 1.0)]}
+    own = throughput.table(found[8, 16, 16, 12, 1]).splitlines()
+    assert len(own) == 3 and "| 1,000 | 2,500 | 2.50 | 60.0, 24.0 | 0.25 and 0.62 |" in own[2]
+    assert throughput.report(found).count("Batches of ") == 2
