@@ -1066,7 +1066,7 @@ def assess(trajectory, values, ratios, outcome, args):
         advantage = rewards + args.gamma * corrected[1:] - baseline[:-1]  # `advantages`, the baseline apart
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
     targets = critic_targets(outcomes, values, corrections, args.target_share)
-    return advantage, targets, td_errors(rewards, values, args.gamma)
+    return advantage, targets, td_errors(paid, values, args.gamma)
 
 
 def look_at(learner, trajectories, args):

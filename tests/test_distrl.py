@@ -315,7 +315,7 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
         )
         targets = distrl.critic_targets(outcomes, value, corrections, 0.3)
         assert [step.value for step in made.steps] == pytest.approx(targets.tolist(), abs=1e-4)
-        assert found.td_errors == pytest.approx(distrl.td_errors(rewards, value, 0.9).tolist(), abs=1e-4)
+        assert found.td_errors == pytest.approx(distrl.td_errors(outcomes, value, 0.9).tolist(), abs=1e-4)
         end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
         with torch.no_grad():
             state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
