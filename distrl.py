@@ -162,8 +162,8 @@ class Args:
     v_trace: bool = False
     """correct by V-trace instead"""
     corrected_rewards: Literal["outcome", "all"] = "outcome"
-    """rewards in the corrections: the outcome alone, because V is its probability; or those of the advantage, whose
-    Monte-Carlo returns count it at every step (the formula as printed)"""
+    """rewards in the corrections and in the priorities' TD errors: the outcome alone, because V is its probability; or
+    those of the advantage, whose Monte-Carlo returns count it at every step (the formula as printed)"""
     corrected_baseline: bool = False
     """the advantage is the next state's corrected value minus this state's: on: corrected, too (as printed), which
     takes the action's own outcome out again; off: V(s_t) as the critic has it"""
@@ -1066,7 +1066,7 @@ def assess(trajectory, values, ratios, outcome, args):
         advantage = rewards + args.gamma * corrected[1:] - baseline[:-1]  # `advantages`, the baseline apart
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
     targets = critic_targets(outcomes, values, corrections, args.target_share)
-    return advantage, targets, td_errors(rewards, values, args.gamma)
+    return advantage, targets, td_errors(paid, values, args.gamma)
 
 
 def look_at(learner, trajectories, args):
@@ -1459,7 +1459,12 @@ def draw(host, args):
     batch = buffer.draw(usable, args.batch_trajectories, alpha)
     if not args.filter_quantile:
         return batch, batch
-    look_again(host, [entry for entry in usable if entry.worth is None], args)  # else the newest would all pass
+    new = [entry for entry in usable if entry.worth is None]
+    if args.trajectory_value == "first":
+        look_again(host, new, args)  # else the newest would all pass
+    else:  # until V_traj has seen its end: the label that it learns to predict
+        for entry in new:
+            entry.worth = entry.trajectory.reward
     return batch, buffer.draw(above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
 
 

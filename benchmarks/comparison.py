@@ -117,6 +117,21 @@ def versus(arms, arm, other, value):
     return show(paired_difference(*values), len(seeds))
 
 
+def claim_table(arms, claims):
+    """A verdict for each of `claims`, {claim: (the arm with more, the other, value(record))}, that both arms were run
+    for, by the paired difference's 95 % interval over seeds; "" where there is none."""
+    lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
+    for claim, (more, less, value) in claims.items():
+        seeds = sorted(arms.get(more, {}).keys() & arms.get(less, {}).keys())
+        if not seeds:
+            continue
+        found = paired_difference(*[[value(arms[arm][seed]) for seed in seeds] for arm in (more, less)])
+        known = len(seeds) > 2
+        verdict = "holds" if known and found.low > 0 else "does not hold" if known and found.high < 0 else "cannot tell"
+        lines.append(f"| {claim} | {show(found, len(seeds))} | {verdict} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
 def smooth(curve, window):
     """{x: mean of the last `window` values}: single batches are noisy."""
     values = [y for _, y in curve]

@@ -158,6 +158,19 @@ def success(record):
     return record["test"]["success"]
 
 
+CLAIMS = {
+    "DistRL above the warm-up policy": ("distrl", "sft", success),
+    "above DigiRL on one machine": ("distrl", "digirl-alone", success),
+    "above DigiRL in this system, synchronous": ("distrl", "digirl-sync", success),
+    "above DigiRL in this system, asynchronous": ("distrl", "digirl", success),
+    "above Filtered BC": ("distrl", "filtered-bc", success),
+    "Retrace helps (Figure 7b)": ("distrl", "no-retrace", success),
+    "prioritised replay helps (Figure 7b)": ("distrl", "no-prioritised", success),
+    "penalties help": ("distrl", "no-penalties", success),
+    "better on a group never trained on (Figure 12)": ("distrl", "digirl", lambda record: record["unseen"]),
+}  # more, less, of what
+
+
 def above(rows, level):
     """The share of all evaluations in training that lie above a level."""
     values = [y for r in rows for _, y in r["curves"].get("eval/success", [])]
@@ -203,7 +216,8 @@ def main(args):
     if not args.report:
         measure(args)
     arms = results(args)
-    text = f"{success_table(arms)}\n\n{failure_table(arms)}"
+    tables = success_table(arms), comparison.claim_table(arms, CLAIMS), failure_table(arms)
+    text = "\n\n".join(table for table in tables if table)
     print(text)
     if args.write_docs:
         name = args.env_id.rpartition("/")[2] + ("-time" if args.seconds else "")

@@ -127,6 +127,34 @@ def measure(args):
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
+def success(record):
+    return record["test"]["success"]
+
+
+def last_third(name):
+    """value(record): a curve's mean over the last third of the run."""
+    return lambda record: mean_of(record, name)
+
+
+def failure_to_success(record):
+    return mean_of(record, "rollout/failure_length") / mean_of(record, "rollout/success_length")
+
+
+CLAIMS = {
+    "above the start": ("constant", "sft", success),
+    "above RAFT++": ("constant", "raft", success),
+    "above RAFT++ at twice its rate": ("constant", "raft-fast", success),
+    "above synchronous REINFORCE": ("constant", "reinforce", success),
+    "the decoupled loss ends higher than the coupled one": ("constant", "coupled", success),
+    "the coupled loss clips more tokens": ("coupled", "constant", last_third("losses/clip_fraction")),
+    "the coupled loss meets the dual clip more often": ("coupled", "constant", last_third("losses/dual_clip_fraction")),
+    "success is the same with 1/k and 1/\\|tau\\| (the difference)": ("constant", "trajectory", success),
+    "1/\\|tau\\| takes more steps an episode": ("trajectory", "constant", last_third("rollout/length")),
+    "1/\\|tau\\| has longer failures for its successes": ("trajectory", "constant", failure_to_success),
+    "1/\\|tau\\| writes more tokens a step": ("trajectory", "constant", last_third("rollout/tokens_per_step")),
+    "1/\\|tau\\| has less entropy": ("constant", "trajectory", last_third("losses/surprise")),
+    "a batch of 128 is better than of 32": ("constant", "batch32", success),
+}  # of the project page: more, less, of what
 LEVELS = {"easy": (1,), "medium": (2, 3), "hard": (4, 5, 6)}
 
 
@@ -135,10 +163,6 @@ def level(record, name):
     parts = [record["test"].get(f"requirements_{n}") for n in LEVELS[name]]
     parts = [part for part in parts if part is not None]
     return sum(parts) / len(parts)
-
-
-def success(record):
-    return record["test"]["success"]
 
 
 def success_table(arms):
@@ -174,7 +198,7 @@ def behaviour_table(arms):
         if arm in ("base", "sft"):
             continue
         cells = [f"{mean_ci([mean_of(r, name) for r in rows]).estimate:.3g}" for name in names.values()]
-        ratios = [mean_of(r, "rollout/failure_length") / mean_of(r, "rollout/success_length") for r in rows]
+        ratios = [failure_to_success(record) for record in rows]
         lines.append(f"| {NAMES[arm]} | {' | '.join(cells)} | {comparison.show(mean_ci(ratios))} |")
     return "\n".join(lines)
 
@@ -191,7 +215,8 @@ def main(args):
     if not args.report:
         measure(args)
     arms = results(args)
-    text = f"{success_table(arms)}\n\n{behaviour_table(arms)}"
+    tables = success_table(arms), comparison.claim_table(arms, CLAIMS), behaviour_table(arms)
+    text = "\n\n".join(table for table in tables if table)
     print(text)
     if args.write_docs:
         plots(arms, ROOT / "docs/images/grpo_async.png")

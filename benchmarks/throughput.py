@@ -3,6 +3,7 @@
     python benchmarks/throughput.py --model runs/RUN             # the actor of a run's last checkpoint; about 2 hours
     python benchmarks/throughput.py --model runs/RUN --medians 1 --sigmas 1 --batches 4
     python benchmarks/throughput.py --model runs/RUN --batch-size 16 --batches 8    # a batch is as large as the slots
+    python benchmarks/throughput.py --model runs/RUN --flags="--update-epochs 30"   # training takes as long as rollouts
     python benchmarks/throughput.py --report --write-docs        # the tables from what there is
 
 grpo_async.py runs twice for each distribution of page delays (lognormal, by its median and sigma), with --sync and
@@ -54,6 +55,8 @@ class Args:
     """longest episode"""
     seed: int = 1
     """draws tasks, answers and delays"""
+    flags: str = ""
+    """further flags of grpo_async.py, for both runs; kept in the results"""
     report: bool = False
     """print the tables of what has been measured; run nothing"""
     write_docs: bool = False
@@ -114,7 +117,7 @@ def run(args, median, sigma, sync):
         "save-every": 10**6,
     }
     command = [sys.executable, "grpo_async.py", "--no-sft", "--no-dynamic-sampling", *(["--sync"] if sync else [])]
-    command += [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    command += [word for name, value in flags.items() for word in (f"--{name}", str(value))] + args.flags.split()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         print(f"{folder}: {done.stderr.strip()[-400:]}", flush=True)
@@ -149,7 +152,8 @@ def measure(rows, args, eta, group_size, lags):
         "steps": round(sum(row["steps"] for row in episodes) / len(episodes), 2),
         "lag_mean": round(sum(mean for mean, _ in lags) / len(lags), 3),
         "lag_max": max(most for _, most in lags),
-        "settings": settings_of(args),
+        "settings": settings_of(args)[:-1],
+        "flags": args.flags,
         "ended": [round(x, 2) for x in ended],
         "published": [round(row["published"] - first, 2) for row in batches],
     }
@@ -157,14 +161,14 @@ def measure(rows, args, eta, group_size, lags):
 
 # ----------------------------------------------------------------------------------------------------------- the report
 def settings_of(args):
-    return args.batches, args.batch_size, args.envs, args.max_steps, args.seed
+    return args.batches, args.batch_size, args.envs, args.max_steps, args.seed, args.flags
 
 
 def measured(path):
     """{settings: {(median, sigma): {sync: line}}} of a file of results."""
     found = {}
     for row in map(json.loads, path.read_text().splitlines() if path.exists() else []):
-        cells = found.setdefault(tuple(row["settings"]), {})
+        cells = found.setdefault((*row["settings"], row.get("flags", "")), {})
         cells.setdefault((row["median"], row["sigma"]), {})[row["sync"]] = row
     return {settings: dict(sorted(cells.items())) for settings, cells in found.items()}
 
@@ -172,11 +176,12 @@ def measured(path):
 def report(found):
     """A table for each setting."""
     parts = []
-    for (batches, size, envs, steps, _), cells in found.items():
-        parts += [
-            f"Batches of {size} trajectories on {envs} slots ({batches} batches, at most {steps} steps):",
-            table(cells),
-        ]
+    for (batches, size, envs, steps, _, flags), cells in found.items():
+        also = f", {flags}" if flags else ""
+        parts.append(
+            f"Batches of {size} trajectories on {envs} slots ({batches} batches, at most {steps} steps{also}):"
+        )
+        parts.append(table(cells))
     return "\n\n".join(parts)
 
 

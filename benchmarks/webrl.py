@@ -30,7 +30,7 @@ from benchmarks.docs import write_docs
 from common.actions import parse
 from common.errors import UsageError
 from common.run import run_main
-from common.stats import mean_ci, paired_difference
+from common.stats import mean_ci
 from envs.miniwob import SETS
 from envs.miniwob_oracles import SOLUTIONS
 
@@ -221,17 +221,8 @@ def success_table(arms, named):
 
 
 def claim_table(arms):
-    """A verdict for each claim that both arms were run for, by the paired difference's 95 % interval over seeds."""
-    lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
-    for claim, (better, worse) in CLAIMS.items():
-        seeds = sorted(arms.get(better, {}).keys() & arms.get(worse, {}).keys())
-        if not seeds:
-            continue
-        found = paired_difference(*[[success(arms[arm][seed]) for seed in seeds] for arm in (better, worse)])
-        known = len(seeds) > 2
-        verdict = "holds" if known and found.low > 0 else "does not hold" if known and found.high < 0 else "cannot tell"
-        lines.append(f"| {claim} | {comparison.show(found, len(seeds))} | {verdict} |")
-    return "\n".join(lines) if len(lines) > 2 else ""
+    """A verdict for each claim that both arms were run for."""
+    return comparison.claim_table(arms, {claim: (*pair, success) for claim, pair in CLAIMS.items()})
 
 
 def split_table(arms, head, part, kind):

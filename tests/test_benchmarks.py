@@ -287,6 +287,6 @@ def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_p
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = throughput.measured(file)
     assert {settings[1]: list(cells) for settings, cells in found.items()} == {16: [(1, 1.0), (2, 1.0)], 32: [(1, 1.0)]}
-    own = throughput.table(found[8, 16, 16, 12, 1]).splitlines()
+    own = throughput.table(found[8, 16, 16, 12, 1, ""]).splitlines()
     assert len(own) == 3 and "| 1,000 | 2,500 | 2.50 | 60.0, 24.0 | 0.25 and 0.62 |" in own[2]
     assert throughput.report(found).count("Batches of ") == 2

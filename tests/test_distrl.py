@@ -315,7 +315,7 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
         )
         targets = distrl.critic_targets(outcomes, value, corrections, 0.3)
         assert [step.value for step in made.steps] == pytest.approx(targets.tolist(), abs=1e-4)
-        assert found.td_errors == pytest.approx(distrl.td_errors(rewards, value, 0.9).tolist(), abs=1e-4)
+        assert found.td_errors == pytest.approx(distrl.td_errors(outcomes, value, 0.9).tolist(), abs=1e-4)
         end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
         with torch.no_grad():
             state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
@@ -353,8 +353,15 @@ def host_of(learner, trajectories, version=1, **options):
 
 
 def test_the_filter_holds_for_trajectories_that_nobody_has_looked_at_yet(learner):
+    """They go by their labels; where the filter is by the first observation, they are looked at."""
     rng = random.Random(5)
-    host, args = host_of(learner, [trajectory(rng) for _ in range(8)], filter_quantile=0.5, batch_trajectories=8)
+    made = [trajectory(rng, reward=float(i % 2)) for i in range(8)]
+    host, args = host_of(learner, made, filter_quantile=0.5, batch_trajectories=8)
+    batch, chosen = distrl.draw(host, args)
+    assert len(batch) == 8 and len(chosen) == 4 and all(entry.trajectory.reward == 1.0 for entry in chosen)
+    assert all(entry.priority is None for entry in host.buffer.entries)
+    options = dict(filter_quantile=0.5, batch_trajectories=8, trajectory_value="first")
+    host, args = host_of(learner, [trajectory(rng) for _ in range(8)], **options)
     batch, chosen = distrl.draw(host, args)
     worths = sorted(entry.worth for entry in host.buffer.entries)
     assert len(batch) == 8 and len(chosen) == 4 and min(entry.worth for entry in chosen) >= worths[4]
@@ -425,8 +432,14 @@ def test_exact_entropy_is_that_of_the_tokens(learner):
 def test_variants_by_flag():
     rng, ones = random.Random(6), torch.ones(3)
     made, values = trajectory(rng, reward=1.0), VALUES
-    plain, _, errors = distrl.assess(made, values, ones, 1.0, replace(ARGS, retrace=False))
+    plain, _, errors = distrl.assess(made, values, ones, 1.0, replace(ARGS, retrace=False, reward="outcome"))
     assert plain.tolist() == pytest.approx(errors.tolist())  # nothing is corrected
+    refused = replace(made, steps=[replace(step, error="no such element") for step in made.steps])
+    punished, _, same = distrl.assess(refused, values, ones, 1.0, replace(ARGS, retrace=False, reward="outcome"))
+    assert same.tolist() == errors.tolist()  # priorities go by the outcome, as V does
+    assert punished.tolist() == pytest.approx((plain - 1.0).tolist())
+    *_, all_of_it = distrl.assess(refused, values, ones, 1.0, replace(ARGS, reward="outcome", corrected_rewards="all"))
+    assert all_of_it.tolist() == pytest.approx(punished.tolist())
     literal, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, corrected_baseline=True))
     corrected = values + torch.cat([distrl.retrace(REWARDS, values, ones, 0.9, 0.95), torch.zeros(1)])
     rewards = distrl.shaped_rewards(REWARDS, torch.zeros(3), torch.zeros(3), 0.9, 0.4, 1.0)
