@@ -1,6 +1,8 @@
 """The comparisons of docs/webrl.md and docs/miniwob.md: WebRL and its baselines from the same start, over seeds.
 
     python benchmarks/webrl.py arena --seeds 3                 # all five sites; goes on where it was stopped
+    python benchmarks/webrl.py arena --seeds 5 --arms all      # every baseline and ablation: some 15 hours
+    python benchmarks/webrl.py arena --quick
     python benchmarks/webrl.py miniwob --seeds 3
     python benchmarks/webrl.py miniwob --arms webrl filtered-bc true-verdict
     python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
@@ -13,7 +15,7 @@ reward model and critic. One run at a time: it takes both cores.
 import asyncio
 import shutil
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -111,6 +113,13 @@ SETTINGS = {
     "arena": "--env-id arena-v2",
     "miniwob": f"--env-id miniwob/{'+'.join(TRAIN)} --judge env --test-tasks {5 * len(TRAIN)}",
 }
+QUICK = {
+    "seeds": 1,
+    "phases": 1,
+    "runs_dir": "runs/webrl-quick",
+    "arms": ("filtered-bc", "awr", "no-curriculum", "webrl"),
+    "flags": "--num-demos 400 --start-episodes 96 --instructions-per-phase 64 --test-tasks 50",
+}
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
 
 
@@ -120,10 +129,13 @@ class Args:
     """the environment, and what it needs of flags (SETTINGS in this file)"""
     seeds: int = 3
     """seeds 1 to N"""
-    arms: tuple[Literal[*ARMS], ...] = ("webrl",)
+    arms: tuple[Literal["all", *ARMS], ...] = ("webrl",)
     """which arms (see ARMS in this file)"""
     phases: int = 3
     """phases N of every run"""
+    quick: bool = False
+    """a look at everything in a quarter of an hour: one seed, one phase, few tasks (QUICK in this file); its figures
+    say nothing about methods"""
     flags: str = ""
     """further flags of webrl.py, for all arms; kept in the results"""
     report: bool = False
@@ -180,7 +192,7 @@ def measured(args, arm, seed):
 def measure(args):
     """All runs that are not there yet."""
     for seed in range(1, args.seeds + 1):
-        for arm in args.arms:
+        for arm in ARMS if "all" in args.arms else args.arms:
             if measured(args, arm, seed):
                 continue
             begin = start(args, seed)
@@ -319,6 +331,10 @@ async def lack(env, tokenizer, task):
 def main(args):
     if args.represented:
         return asyncio.run(represented())
+    if args.quick and args.write_docs:
+        raise UsageError("--quick is for looking, not for the docs: leave --write-docs out")
+    if args.quick:
+        args = replace(args, **QUICK)
     if not args.report:
         measure(args)
     text = report(args)

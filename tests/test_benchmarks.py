@@ -280,7 +280,9 @@ def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_p
     line = {"best_per_hour": 4000.0, "slots_idle": 0.25, "learner_idle": 0.5, "lag_mean": 1.0, "lag_max": 2}
     runs = [(1, 1000.0, True, 16), (1, 2500.0, False, 16), (1, 2000.0, True, 32), (2, 500.0, True, 16)]
     rows = [
-        line | {"median": median, "sigma": 1.0, "per_hour": rate, "sync": sync, "settings": [8, size, 16, 12, 1]}
+        line
+        | {"median": median, "sigma": 1.0, "per_hour": rate, "sync": sync, "settings": [8, size, 16, 12, 1]}
+        | {"published": [50.0, 60.0, 90.0] if sync else [50.0, 58.0, 60.0]}
         for median, rate, sync, size in runs
     ]
     file = tmp_path / "throughput.jsonl"
@@ -288,5 +290,5 @@ def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_p
     found = throughput.measured(file)
     assert {settings[1]: list(cells) for settings, cells in found.items()} == {16: [(1, 1.0), (2, 1.0)], 32: [(1, 1.0)]}
     own = throughput.table(found[8, 16, 16, 12, 1, ""]).splitlines()
-    assert len(own) == 3 and "| 1,000 | 2,500 | 2.50 | 60.0, 24.0 | 0.25 and 0.62 |" in own[2]
+    assert len(own) == 3 and "| 1,000 | 2,500 | 2.50 | 4.00 | 60.0, 24.0 | 0.25 and 0.62 |" in own[2]
     assert throughput.report(found).count("Batches of ") == 2
