@@ -770,7 +770,8 @@ class System:
         self.ray, self.args, self.draw_task = ray, args, draw_task
         self.parts = [Part(self._start_worker(number)) for number in range(args.num_workers)]
         slots = [number for number in range(args.num_workers) for _ in range(args.phones_per_worker)]
-        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(slots)))
+        self.slots = len(slots)
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * self.slots))
         self.steps, self.weights, self.version, self.listing = 0, None, -1, None
         # rollouts that may begin in all, that began, that ended (dropped ones too), that were lost with a worker
         self.allowed = self.begun = self.ended = self.lost = 0
@@ -924,7 +925,7 @@ class System:
     def play_round(self):
         """--sync: every phone plays one episode, and the slowest is waited for. What came."""
         self.settle()
-        self.allow(self.ended + len(self.players.slots))
+        self.allow(self.ended + self.slots)
         return self.take(math.inf)
 
     def publish(self, model, version):
