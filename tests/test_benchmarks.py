@@ -292,3 +292,15 @@ def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_p
     own = throughput.table(found[8, 16, 16, 12, 1, ""]).splitlines()
     assert len(own) == 3 and "| 1,000 | 2,500 | 2.50 | 4.00 | 60.0, 24.0 | 0.25 and 0.62 |" in own[2]
     assert throughput.report(found).count("Batches of ") == 2
+
+
+def test_collecting_by_the_clock_in_both_ways():
+    """Real workers and simulated phones: asynchronous, a phone begins its next episode when its last one ends."""
+    args = collection.Args(seconds=6.0, median=0.05, max_steps=3)
+    for sync in (True, False):
+        rows = collection.collect(args, 2, 0.3, sync)
+        assert len(rows) >= 2 and all(0.0 <= row["begun"] < row["ended"] <= 6.0 for row in rows)
+        begins = sorted(row["begun"] for row in rows)
+        if sync:  # in pairs
+            ends = sorted(row["ended"] for row in rows)
+            assert all(begin >= ends[2 * (i // 2) - 1] - 0.01 for i, begin in enumerate(begins) if i > 1)
