@@ -10,19 +10,17 @@ from common.players import Batcher, Players
 
 def players_of(slots, jobs, done, lost=None):
     """Players that play jobs, (coroutine function, again), in their order."""
-    now = []
 
     def next_job(number):
         if not jobs:
             return None
         call, again = jobs.pop(0)
-        now.append(number)
         return call(), done, again, f"worker {number}"
 
     async def status():
         return ""
 
-    return Players(slots, next_job, lost, status), now
+    return Players(slots, next_job, lost, status)
 
 
 def finish(players):
@@ -44,7 +42,7 @@ def test_every_slot_plays_at_its_own_pace():
         return "quick"
 
     jobs = [(held, None)] + [(quick, None)] * 20
-    players, _ = players_of([0, 1], jobs, lambda outcome, number, begun: ended.append(outcome))
+    players = players_of([0, 1], jobs, lambda outcome, number, begun: ended.append(outcome))
     players.start()
     assert players.wait(lambda: True if ended.count("quick") == 20 else None)
     assert "slow" not in ended and players.playing == 1
@@ -70,7 +68,7 @@ def test_a_lost_worker_is_told_and_its_episode_played_again():
         again()
 
     jobs.append((dies, lambda: jobs.append((sound, None))))
-    players, _ = players_of([3], jobs, lambda outcome, number, begun: ended.append((outcome, number)), lost)
+    players = players_of([3], jobs, lambda outcome, number, begun: ended.append((outcome, number)), lost)
     players.start()
     assert players.wait(lambda: True if ended else None)
     finish(players)
@@ -81,7 +79,7 @@ def test_an_error_of_ours_reaches_the_learner():
     async def broken():
         raise ZeroDivisionError("in an episode")
 
-    players, _ = players_of([0], [(broken, None)], None)
+    players = players_of([0], [(broken, None)], None)
     players.start()
     with pytest.raises(ZeroDivisionError, match="in an episode"):
         players.wait(lambda: None)
