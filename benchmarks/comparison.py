@@ -7,28 +7,30 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, NamedTuple
 
+from common.replay import TrajectoryStore
 from common.run import read_metrics
-from common.stats import mean_ci, paired_difference
+from common.stats import Interval, mean_ci, paired_difference
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def run(folder, script, flags, label, whole=False):
-    """One run of a script in a folder of its own, which is emptied before; the run's folder, without its episodes
-    unless `whole`, or None where it failed (and said why)."""
+def run(folder, script, flags, label):
+    """One run of a script in a folder of its own, which is emptied before; the run's folder, or None where it failed
+    (and said why)."""
     shutil.rmtree(folder, ignore_errors=True)
     if not succeeds([script, *flags, "--runs-dir", str(folder)], label):
         return None
     (path,) = folder.iterdir()
-    return path if whole else without_episodes(path)
+    return path
 
 
 def go_on(begin, folder, script, flags, label):
     """What has been begun in the folder `begin`, gone on with in a copy of it, by other flags; as `run`."""
     shutil.rmtree(folder, ignore_errors=True)
     path = Path(shutil.copytree(begin, folder / begin.name))
-    return without_episodes(path) if succeeds([script, "--resume", str(path), *flags], label) else None
+    return path if succeeds([script, "--resume", str(path), *flags], label) else None
 
 
 def succeeds(command, label):
@@ -39,10 +41,10 @@ def succeeds(command, label):
 
 
 def without_episodes(path):
+    """Deletes a run's episodes, which are most of its folder."""
     shutil.rmtree(path / "screenshots", ignore_errors=True)
     for file in ("trajectories.jsonl", "episodes.html"):
         (path / file).unlink(missing_ok=True)
-    return path
 
 
 def evaluate(path, env_id, num_envs=16):
@@ -59,12 +61,15 @@ def evaluate(path, env_id, num_envs=16):
 
 
 def record_of(path, curves, x, part="test_after/"):
-    """What a run's folder says, fit for JSON: commit, steps, minutes, the test by the metrics that begin with `part`,
-    and the curves of those names over `x`."""
+    """What a run's folder says, fit for JSON: commit, steps, minutes, the test by the metrics that begin with `part`
+    ("test_after/"), its outcomes (a 1 or 0 for each task, in the order of their ids), the curves of those names over
+    `x`."""
     rows = read_metrics(path)
     last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     placed = [row for row in rows if x in row]
+    policy = part.rstrip("/").replace("_", " ")  # its episodes have its name
+    tests = {t.task.id: t.success for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy}
     drawn = {name: [[r[x], round(r[name], 5)] for r in placed if r.get(name) is not None] for name in curves}
     return {
         "commit": commit.stdout.strip(),
@@ -72,6 +77,7 @@ def record_of(path, curves, x, part="test_after/"):
         "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
         "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
         "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
+        "outcomes": "".join(str(int(tests[task])) for task in sorted(tests)),
         "curves": {name: curve for name, curve in drawn.items() if curve},
     }
 
@@ -108,28 +114,66 @@ def spread(values):
     return f"{sum(values) / len(values):.2f}" + (f" ({low:.2f} to {high:.2f})" if high > low else "")
 
 
-def versus(arms, arm, other, value):
-    """A cell: the paired difference of two arms' `value(record)` at the seeds that both have."""
-    seeds = sorted(arms[arm].keys() & arms.get(other, {}).keys())
+def success(record):
+    return record["test"]["success"]
+
+
+class Difference(NamedTuple):
+    """How much more one arm has than another, paired at `seeds` seeds; `over`: what the interval is over."""
+
+    interval: Interval
+    seeds: int
+    over: Literal["seeds", "tasks", "nothing"]
+
+    def __str__(self):
+        mark = ONLY_TASKS if self.over == "tasks" else ""
+        return f"{self.interval.estimate:.3f}" if self.over == "nothing" else f"{self.interval}{mark}"
+
+    @property
+    def verdict(self):
+        more = self.over != "nothing" and self.interval.low > 0
+        less = self.over != "nothing" and self.interval.high < 0
+        alone = f", at {self.seeds} seed{'s' * (self.seeds > 1)}" if self.over == "tasks" and (more or less) else ""
+        return ("holds" if more else "does not hold" if less else "cannot tell") + alone
+
+
+ONLY_TASKS = "°"  # explained under the tables: TASKS_NOTE
+TASKS_NOTE = f"{ONLY_TASKS} over the test tasks of fewer than three seeds: it knows nothing of other seeds."
+
+
+def difference(arms, arm, other, value):
+    """The Difference of two arms' `value(record)` at the seeds that both have, None where there are none. With three
+    seeds or more the interval is over seeds; with fewer, for success, over the test tasks of these."""
+    seeds = sorted(arms.get(arm, {}).keys() & arms.get(other, {}).keys())
     if arm == other or not seeds:
-        return ""
-    values = [[value(arms[name][seed]) for seed in seeds] for name in (arm, other)]
-    return show(paired_difference(*values), len(seeds))
+        return None
+    records = [[arms[name][seed] for seed in seeds] for name in (arm, other)]
+    if len(seeds) < 3 and value is success and all(r.get("outcomes") for runs in records for r in runs):
+        outcomes = [[int(digit) for record in runs for digit in record["outcomes"]] for runs in records]
+        return Difference(paired_difference(*outcomes), len(seeds), "tasks")
+    over = "nothing" if len(seeds) < 3 else "seeds"
+    return Difference(paired_difference(*[[value(r) for r in runs] for runs in records]), len(seeds), over)
+
+
+def versus(arms, arm, other, value):
+    """A cell: the difference, or nothing."""
+    return str(difference(arms, arm, other, value) or "")
 
 
 def claim_table(arms, claims):
     """A verdict for each of `claims`, {claim: (the arm with more, the other, value(record))}, that both arms were run
-    for, by the paired difference's 95 % interval over seeds; "" where there is none."""
+    for, by the difference's 95 % interval; "" where there is none."""
     lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
     for claim, (more, less, value) in claims.items():
-        seeds = sorted(arms.get(more, {}).keys() & arms.get(less, {}).keys())
-        if not seeds:
-            continue
-        found = paired_difference(*[[value(arms[arm][seed]) for seed in seeds] for arm in (more, less)])
-        known = len(seeds) > 2
-        verdict = "holds" if known and found.low > 0 else "does not hold" if known and found.high < 0 else "cannot tell"
-        lines.append(f"| {claim} | {show(found, len(seeds))} | {verdict} |")
+        if found := difference(arms, more, less, value):
+            lines.append(f"| {claim} | {found} | {found.verdict} |")
     return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def page(tables):
+    """The tables that have something in them, one below the other."""
+    text = "\n\n".join(table for table in tables if table)
+    return f"{text}\n\n{TASKS_NOTE}" if ONLY_TASKS in text else text
 
 
 def smooth(curve, window):

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import comparison
+from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
 from common.run import run_main
@@ -114,6 +115,7 @@ def keep(args, arm, seed, path):
     """One line of results."""
     setting = {"env_id": args.env_id, "arm": arm, "seed": seed, "flags": args.flags}
     comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "global_step"))
+    comparison.without_episodes(path)
 
 
 def results(env_id, flags):
@@ -162,10 +164,6 @@ def early(record, name, part=1 / 3):
         if before < end:
             total, weight, before = total + (x - before) * y, weight + x - before, x
     return total / weight if weight else float("nan")
-
-
-def success(record):
-    return record["test"]["success"]
 
 
 def main_table(arms):
@@ -254,7 +252,7 @@ def report(args):
     """Tables and plots from what has been measured."""
     arms = by_arm(results(args.env_id, args.flags))
     name = args.docs_name or args.env_id.replace("/", "-")
-    text = "\n\n".join([main_table(arms), kind_table(arms), signal_table(arms), time_table(arms)])
+    text = comparison.page([main_table(arms), kind_table(arms), signal_table(arms), time_table(arms)])
     print(text)
     if args.write_docs:
         plots(arms, ROOT / f"docs/images/crps_{name}.png")

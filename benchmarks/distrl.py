@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import comparison
+from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
 from common.run import run_main
@@ -121,6 +122,7 @@ def keep(args, arm, seed, path, part="test_after/"):
     unseen = comparison.evaluate(path, args.unseen, 32) if args.unseen and arm in ("sft", *MAIN) else None
     record = {"arm": arm, "seed": seed, **setting(args), "unseen": unseen and unseen["success"]}
     comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/iteration", part))
+    comparison.without_episodes(path)
 
 
 def setting(args):
@@ -154,10 +156,6 @@ def measure(args):
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
-def success(record):
-    return record["test"]["success"]
-
-
 CLAIMS = {
     "DistRL above the warm-up policy": ("distrl", "sft", success),
     "above DigiRL on one machine": ("distrl", "digirl-alone", success),
@@ -217,7 +215,7 @@ def main(args):
         measure(args)
     arms = results(args)
     tables = success_table(arms), comparison.claim_table(arms, CLAIMS), failure_table(arms)
-    text = "\n\n".join(table for table in tables if table)
+    text = comparison.page(tables)
     print(text)
     if args.write_docs:
         name = args.env_id.rpartition("/")[2] + ("-time" if args.seconds else "")

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import comparison
+from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
 from common.run import run_main
@@ -98,6 +99,7 @@ def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
     setting = {"arm": arm, "seed": seed, "flags": args.flags, "trajectories": args.trajectories}
     comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "charts/iteration", part))
+    comparison.without_episodes(path)
 
 
 def results(args):
@@ -127,10 +129,6 @@ def measure(args):
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
-def success(record):
-    return record["test"]["success"]
-
-
 def last_third(name):
     """value(record): a curve's mean over the last third of the run."""
     return lambda record: mean_of(record, name)
@@ -216,7 +214,7 @@ def main(args):
         measure(args)
     arms = results(args)
     tables = success_table(arms), comparison.claim_table(arms, CLAIMS), behaviour_table(arms)
-    text = "\n\n".join(table for table in tables if table)
+    text = comparison.page(tables)
     print(text)
     if args.write_docs:
         plots(arms, ROOT / "docs/images/grpo_async.png")

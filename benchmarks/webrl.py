@@ -28,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 import webrl
 from benchmarks import comparison
+from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common.actions import parse
 from common.errors import UsageError
@@ -158,7 +159,7 @@ def start(args, seed):
     folder = folder_of(args, "start", seed)
     if not list(folder.glob("*/checkpoints/*/actor")) or not measured(args, "sft", seed):
         flags = f"{SETTINGS[args.setting]} --preset tiny --seed {seed} --num-phases 0 --eval-tasks 0 {args.flags}"
-        path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}", whole=True)
+        path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}")
         if path is None:
             return None
         if not measured(args, "sft", seed):
@@ -202,14 +203,11 @@ def measure(args):
             path = comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
             if path is not None:
                 keep(args, arm, seed, path)
+                comparison.without_episodes(path)  # the start keeps its own: the arms go on from them
                 shutil.rmtree(path / "checkpoints")
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
-def success(record):
-    return record["test"]["success"]
-
-
 def elsewhere(record):
     return record["elsewhere"]["success"]
 
@@ -285,7 +283,7 @@ def report(args):
     tables += [split_table(arms, head, lambda record: record["test"], kind) for kind, head in SPLITS.items()]
     if there:
         tables.append(split_table(arms, "site, of BrowserGym's test tasks", lambda r: r["elsewhere"], "site"))
-    return "\n\n".join(table for table in tables if table)
+    return comparison.page(tables)
 
 
 # ------------------------------------------------------------------------------------- what a tiny model can represent
