@@ -69,7 +69,7 @@ def record_of(path, curves, x, part="test_after/"):
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     placed = [row for row in rows if x in row]
     policy = part.rstrip("/").replace("_", " ")  # its episodes have its name
-    tests = {t.task.id: t.success for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy}
+    tests = {t.task.task_id: t.success for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy}
     drawn = {name: [[r[x], round(r[name], 5)] for r in placed if r.get(name) is not None] for name in curves}
     return {
         "commit": commit.stdout.strip(),

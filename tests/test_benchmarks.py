@@ -10,13 +10,17 @@ from pathlib import Path
 import pytest
 from transformers import LlamaConfig
 
-from benchmarks import browser, collection, controller, gpu_webrl, memory, phone, throughput
+from benchmarks import browser, collection, comparison, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
 from benchmarks import webrl as webrl_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
+from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common.errors import UsageError
+from common.replay import Step, Trajectory, TrajectoryStore
+from common.stats import mean_ci
+from envs import Task
 from envs.miniwob import SETS
 from tools.setup_chromium import installed
 
@@ -274,6 +278,46 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
     assert not webrl_benchmark.measured(webrl_benchmark.Args(setting="miniwob", phases=4), "webrl", 1)
     assert set(webrl_benchmark.TRAIN) < set(SETS["browsergym-train"])  # no test task is trained on
     assert set(webrl_benchmark.HELD_OUT) < set(SETS["browsergym-test"])
+
+
+def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
+    def runs(*successes, outcomes=()):
+        found = {seed: {"test": {"success": value}} for seed, value in enumerate(successes, 1)}
+        return {seed: record | {"outcomes": o} for (seed, record), o in zip(found.items(), outcomes)} or found
+
+    many = {"a": runs(0.5, 0.6, 0.7), "b": runs(0.4, 0.5, 0.6)}
+    found = comparison.difference(many, "a", "b", success)
+    assert found.over == "seeds" and found.interval.low == pytest.approx(0.1) and found.verdict == "holds"
+    swapped = comparison.difference(many, "b", "a", success)
+    assert swapped.verdict == "does not hold"
+
+    few = {"a": runs(0.75, outcomes=["11101110"]), "b": runs(0.25, outcomes=["00100010"])}
+    found = comparison.difference(few, "a", "b", success)  # six tasks, of which four gained: 1, 1, 0, 0, 1, 1, 0, 0
+    gains = [1, 1, 0, 0, 1, 1, 0, 0]
+    assert found.over == "tasks" and found.interval == mean_ci(gains) and found.verdict == "holds, at 1 seed"
+    assert "\u00b0" in comparison.versus(few, "a", "b", success)
+    assert comparison.page(["", comparison.versus(few, "a", "b", success)]).endswith(comparison.TASKS_NOTE)
+    both = {arm: {1: record[1], 2: record[1]} for arm, record in few.items()}
+    assert comparison.difference(both, "a", "b", success).interval == mean_ci(gains * 2)
+    length = comparison.difference(few, "a", "b", lambda record: record["test"]["success"])  # no outcomes of its own
+    assert length.over == "nothing" and length.verdict == "cannot tell" and str(length) == "0.500"
+    assert comparison.versus(few, "a", "a", success) == comparison.versus(few, "a", "c", success) == ""
+
+
+def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
+    rows = [{"global_step": 7, "x": 1, "test_after/success": 0.5, "time/other": 60.0}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    store = TrajectoryStore(tmp_path / "trajectories.jsonl")
+
+    def episode(name, verdict, policy):
+        task = Task(name, "shop", "do it", max_steps=3)
+        steps = [Step([1], [2], [-0.5], 0, "page", "exit()")]
+        return Trajectory(task, 0, 0, steps, reward=verdict, verdict=verdict, policy=policy, outcome="exit")
+
+    store.append([episode("b", 1.0, "test after"), episode("a", 0.0, "test after"), episode("a", 1.0, "test before")])
+    assert comparison.record_of(tmp_path, ["x"], "x")["outcomes"] == "01"  # by id, of the test meant
+    comparison.without_episodes(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 
 
 def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_path):
