@@ -165,6 +165,8 @@ class Args:
     """new instructions K a phase"""
     curriculum: bool = True
     """generate instructions from failed ones; off: draw from the training instructions"""
+    fixed_instructions: bool = False
+    """go on with the instructions of phase 1 (the paper's "w/o CL")"""
     generator: str = ""
     """URL of an OpenAI-compatible server that writes and filters instructions; empty: env.vary and a rule"""
     generator_model: str = "gpt-4o-2024-05-13"
@@ -181,11 +183,12 @@ class Args:
     """sampling temperature of rollouts"""
 
     # the update (Eq. 5 to 8, 12, 15)
-    loss: Literal["paper", "released", "reinforce", "awr", "forward-kl", "sft"] = "paper"
+    loss: Literal["paper", "released", "reinforce", "awr", "forward-kl", "digirl", "sft"] = "paper"
     """paper: Eq. 12 on Eq. 15's advantages; released: the authors' code (maximum likelihood on actions of positive sign
     that stops at a token log-ratio); reinforce: the policy gradient with V as its baseline (Figure 5's "w/o KL"); awr:
-    advantage-weighted regression; forward-kl: Eq. 13, the same weights on fresh rollouts alone; sft: maximum likelihood
-    on successful trajectories (with --no-curriculum: Filtered BC)"""
+    advantage-weighted regression; forward-kl: Eq. 13, the same weights on fresh rollouts alone; digirl: maximum
+    likelihood on what passes DigiRL's two filters (with --fixed-instructions: without a curriculum); sft: maximum
+    likelihood on successful trajectories (with --no-curriculum: Filtered BC)"""
     beta: float = 0.1
     """KL coefficient of Eq. 12: the log-ratio it asks for is A / beta, so a larger one moves less (the paper's main
     value is not stated; Figure 7 sweeps it); of awr and forward-kl: the temperature of their weights"""
@@ -197,6 +200,8 @@ class Args:
     """lowest advantage: below 0 an action is pushed down, by up to |A| / beta in log-probability a phase"""
     floored_keep: float = 1.0
     """share of the actions at the floor that enters the update: at a floor of 0 they only hold the policy in place"""
+    filter_quantile: float = 0.9
+    """of digirl: trajectories whose outcome minus V of their first page is at or above this quantile (released: 0.9)"""
     learning_rate: float = 1e-6
     """actor's rate"""
     critic_learning_rate: float = 1e-6
@@ -270,6 +275,7 @@ TINY = dict(
     gamma=1.0,
     advantage_floor=0.0,
     floored_keep=0.2,
+    filter_quantile=0.5,
     learning_rate=3e-4,
     critic_learning_rate=3e-4,
     anneal_lr=True,
@@ -335,6 +341,14 @@ def weighted_loss(logprobs, advantages, beta, largest=20.0):
     """Advantage-weighted regression (appendix A.3; Eq. 13 on actions of pi_ref): -E[exp(A / beta) log pi]. Weights are
     cut at `largest`, as in AWR's own paper (arXiv 1910.00177). [N], [N]; scalar."""
     return -((advantages / beta).exp().clamp(max=largest) * logprobs).mean()
+
+
+def digirl_advantages(values, reward, gamma=0.9):
+    """DigiRL's step level (arXiv 2406.11896, released code): V_{t+1} - V_t - 0.05 + r_t + G_t of one trajectory's
+    actions, [T] as in `advantages`; an action passes its filter where this is above 0."""
+    outcomes, to_go = torch.zeros_like(values), torch.arange(len(values) - 1, -1, -1, device=values.device)
+    outcomes[-1] = reward
+    return torch.cat([values[1:], values.new_zeros(1)]) - values - 0.05 + outcomes + gamma**to_go * reward
 
 
 def released_advantages(values, reward, gamma=0.9):
@@ -734,7 +748,9 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
 def set_advantages(pairs, critic, pad_id, args):
     """Eq. 15, or the released code's advantage, for the pairs, into their steps' `value` and `advantage`. Only the
     states that are needed are valued."""
-    needed = {(id(t), i + k): (t, i + k) for t, i in pairs for k in (0, 1) if i + k < len(t.steps)}.values()
+    first = args.loss == "digirl"  # whose instruction level asks for V of the first page, too
+    asked = [(t, place) for t, i in pairs for place in (i, i + 1, *[0] * first) if place < len(t.steps)]
+    needed = {(id(t), place): (t, place) for t, place in asked}.values()
     states = [t.steps[i].prompt_ids for t, i in needed]
     values = state_values(critic, states, pad_id, args.micro_batch_tokens)
     for (trajectory, i), value in zip(needed, values, strict=True):
@@ -746,10 +762,20 @@ def set_advantages(pairs, critic, pad_id, args):
         value = torch.tensor([step.value or 0.0 for step in trajectory.steps])
         if args.loss == "released":
             advantage = released_advantages(value, trajectory.reward, args.gamma)
+        elif args.loss == "digirl":
+            advantage = digirl_advantages(value, trajectory.reward, args.gamma)
         else:
             advantage = advantages(value, trajectory.reward, args.gamma, args.lam)
         for i in places:
             trajectory.steps[i].advantage = advantage[i].item()
+
+
+def passed(pairs, quantile):
+    """The pairs that pass DigiRL's filters: of trajectories that went best against what their first page promised
+    (outcome minus V, at or above the quantile of all), the actions of positive advantage."""
+    scores = {id(t): t.reward - t.steps[0].value for t, _ in pairs}
+    bar = torch.quantile(torch.tensor(list(scores.values()), dtype=torch.float64), quantile).item()
+    return [(t, i) for t, i in pairs if scores[id(t)] >= bar and t.steps[i].advantage > 0]
 
 
 def floor_advantages(pairs, rng, args):
@@ -804,7 +830,7 @@ def update_actor(learner, pairs, phase, rng, args):
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
         reference = torch.tensor([s.ref_logprob for s in steps], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum())
-        if args.loss == "sft":  # every pair is of a success
+        if args.loss in ("sft", "digirl"):  # filtered before
             return -logprobs.sum()
         advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
         if args.loss == "released":
@@ -1026,6 +1052,8 @@ def learn(learner, memory, rollouts, phase, rng, args):
         pairs = fresh  # Eq. 13's expectation is over pi_ref's actions
     elif args.loss == "released":
         pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.steps[i].advantage > 0]  # the rest adds 0
+    elif args.loss == "digirl" and pairs:
+        pairs = passed(pairs, args.filter_quantile)
     elif args.loss == "sft":
         pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.reward]
     return metrics | update_actor(learner, pairs, phase, rng, args)
@@ -1052,6 +1080,10 @@ def main(args):
     args.env_id = envs.full_name(args.env_id)
     if args.micro_batch_tokens < 1:
         raise UsageError("--micro-batch-tokens must be positive")
+    if not 0 <= args.filter_quantile <= 1:
+        raise UsageError("--filter-quantile must be from 0 to 1")
+    if args.fixed_instructions and not args.curriculum:
+        raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every phase it loads an adapter, not all weights")
     if args.judge not in ("orm", "env") and not args.judge.startswith(("http://", "https://")):
@@ -1205,23 +1237,30 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     save(learner, player)
 
 
+def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
+    """Lines 9 to 14: the phase's instructions, and what became of the candidates (a Counter)."""
+    if not args.curriculum:
+        return draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
+    if args.fixed_instructions and phase > 1:
+        first = [t.task for t in memory.rollouts if t.policy == "phase 1"]
+        return draw(first or train_tasks, args.instructions_per_phase, learner.rng), Counter()
+    # There is no trained critic before phase 1 unless it was warmed up.
+    has_critic = phase > 1 or args.critic_warmup_epochs > 0
+    values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
+    failures = memory.failure_set or [t.task for t in memory.rollouts]  # all, where none failed
+    tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
+    if counts["shortfall"]:
+        player.run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
+    if not tasks:  # a critic that turns everything away would do so for ever
+        player.run.say(f"phase {phase}: training instructions instead")
+        tasks = draw(train_tasks, args.instructions_per_phase, learner.rng)
+    return tasks, counts
+
+
 def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args):
     """Lines 9 to 20."""
     run = player.run
-    # Lines 9 to 14: new instructions.
-    if args.curriculum:
-        # There is no trained critic before phase 1 unless it was warmed up.
-        has_critic = phase > 1 or args.critic_warmup_epochs > 0
-        values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
-        failures = memory.failure_set or [t.task for t in memory.rollouts]  # all, where none failed
-        tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
-        if counts["shortfall"]:
-            run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
-        if not tasks:  # a critic that turns everything away would do so for ever
-            run.say(f"phase {phase}: training instructions instead")
-            tasks = draw(train_tasks, args.instructions_per_phase, learner.rng)
-    else:
-        tasks, counts = draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
+    tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
     # Lines 15 and 16: rolled out and judged.
     rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
     player.steps += sum(len(t.steps) for t in rollouts)

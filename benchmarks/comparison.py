@@ -6,6 +6,7 @@ import math
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -62,8 +63,8 @@ def evaluate(path, env_id, num_envs=16):
 
 def record_of(path, curves, x, part="test_after/"):
     """What a run's folder says, fit for JSON: commit, steps, minutes, the test by the metrics that begin with `part`
-    ("test_after/"), its outcomes (a 1 or 0 for each task, in the order of their ids), the curves of those names over
-    `x`."""
+    ("test_after/"), which tasks it had (a checksum) and their outcomes (a 1 or 0 each, in the order of their ids), the
+    curves of those names over `x`."""
     rows = read_metrics(path)
     last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
@@ -77,6 +78,7 @@ def record_of(path, curves, x, part="test_after/"):
         "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
         "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
         "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
+        "tasks": zlib.crc32(" ".join(sorted(tests)).encode()),
         "outcomes": "".join(str(int(tests[task])) for task in sorted(tests)),
         "curves": {name: curve for name, curve in drawn.items() if curve},
     }
@@ -148,7 +150,8 @@ def difference(arms, arm, other, value):
     if arm == other or not seeds:
         return None
     records = [[arms[name][seed] for seed in seeds] for name in (arm, other)]
-    if len(seeds) < 3 and value is success and all(r.get("outcomes") for runs in records for r in runs):
+    of_tasks = value is success and all(r.get("outcomes") for runs in records for r in runs)
+    if len(seeds) < 3 and of_tasks and all(a["tasks"] == b["tasks"] for a, b in zip(*records)):
         outcomes = [[int(digit) for record in runs for digit in record["outcomes"]] for runs in records]
         return Difference(paired_difference(*outcomes), len(seeds), "tasks")
     over = "nothing" if len(seeds) < 3 else "seeds"

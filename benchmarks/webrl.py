@@ -1,8 +1,9 @@
 """The comparisons of docs/webrl.md and docs/miniwob.md: WebRL and its baselines from the same start, over seeds.
 
-    python benchmarks/webrl.py arena --seeds 3                 # all five sites; goes on where it was stopped
-    python benchmarks/webrl.py arena --seeds 5 --arms all      # every baseline and ablation: some 15 hours
-    python benchmarks/webrl.py arena --quick
+    python benchmarks/webrl.py --seeds 3 --arms main           # Table 1, on two sites; goes on where it was stopped
+    python benchmarks/webrl.py --seeds 3 --arms ablations      # also offline, table2, figure7, figures, all (GROUPS)
+    python benchmarks/webrl.py --quick
+    python benchmarks/webrl.py arena --seeds 3                 # all five sites
     python benchmarks/webrl.py miniwob --seeds 3
     python benchmarks/webrl.py miniwob --arms webrl filtered-bc true-verdict
     python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
@@ -13,6 +14,7 @@ reward model and critic. One run at a time: it takes both cores.
 """
 
 import asyncio
+import json
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -30,6 +32,7 @@ import webrl
 from benchmarks import comparison
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
+from common import checkpoint
 from common.actions import parse
 from common.errors import UsageError
 from common.run import run_main
@@ -38,10 +41,18 @@ from envs.miniwob import SETS
 from envs.miniwob_oracles import SOLUTIONS
 
 RESULTS = ROOT / "benchmarks/results/webrl.jsonl"
+ONE_PHASE = "--num-phases 1"  # what the paper runs for one phase
+ALL_REPLAY = "--replay-failures --perplexity-low 0 --perplexity-high inf"  # DigiRL's buffer
 ARMS = {
     "filtered-bc": "--loss sft --no-curriculum",
-    "no-curriculum": "--no-curriculum",
+    "filtered-bc-offline": f"--loss sft {ONE_PHASE}",
     "awr": "--loss awr --no-curriculum",
+    "awr-offline": f"--loss awr {ONE_PHASE}",
+    "digirl": f"--loss digirl --fixed-instructions {ALL_REPLAY}",
+    "digirl-curriculum": f"--loss digirl {ALL_REPLAY}",
+    "digirl-alone": "",  # digirl.py
+    "fixed": "--fixed-instructions",
+    "no-curriculum": "--no-curriculum",
     "released": "--loss released",
     "no-replay": "--no-replay",
     "no-kl": "--loss reinforce",
@@ -50,14 +61,27 @@ ARMS = {
     "fresh-critic": "--critic-replay none",
     "failures": "--replay-failures",
     "true-verdict": "--judge env",
+    "band-all": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf",
+    "band-low": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95}",
+    "band-paper": ONE_PHASE,
+    "band-high": f"{ONE_PHASE} --perplexity-low 2 --perplexity-high inf",
     "webrl": "",
 }
+BETAS = 0.01, 0.1, 1.0, 10.0
+ARMS |= {f"beta-{beta:g}": f"{ONE_PHASE} --beta {beta}" for beta in BETAS if beta != 0.1}  # 0.1 is band-paper
+ARMS |= {f"beta-{beta:g}-no-replay": f"{ONE_PHASE} --beta {beta} --no-replay" for beta in BETAS}
 NAMES = {
     "sft": "SFT",
     "filtered-bc": "Filtered BC",
+    "filtered-bc-offline": "Filtered BC, offline",
     "awr": "AWR",
+    "awr-offline": "AWR, offline",
+    "digirl-alone": "digirl.py, training instructions, true verdict",
+    "digirl": "DigiRL",
+    "digirl-curriculum": "DigiRL with the curriculum",
     "released": "WebRL, the released loss",
     "no-curriculum": "WebRL, training instructions",
+    "fixed": "WebRL, instructions of phase 1",
     "no-replay": "WebRL without replay",
     "no-kl": "WebRL without the KL constraint",
     "no-kl-no-replay": "WebRL without either",
@@ -65,16 +89,57 @@ NAMES = {
     "fresh-critic": "WebRL, critic on fresh rollouts",
     "failures": "WebRL, failures in replay",
     "true-verdict": "WebRL, paid by the true verdict",
+    "band-all": "replay of any perplexity",
+    "band-low": "below 1/.95",
+    "band-paper": "1/.95 to 1/.5, beta .1",
+    "band-high": "above 1/.5",
     "webrl": "WebRL",
+}
+NAMES |= {f"beta-{beta:g}": f"beta {beta:g}" for beta in BETAS if beta != 0.1}
+NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BETAS}
+# What the paper shows together: {what: its arms}.
+EXHIBITS = {
+    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl webrl true-verdict",
+    "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
+    "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
+    "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
+    "Table 2, replay by perplexity, one phase": "sft band-all band-low band-paper band-high",
+    "Figure 7, beta, one phase": "sft beta-0.01 band-paper beta-1 beta-10 beta-0.01-no-replay beta-0.1-no-replay "
+    "beta-1-no-replay beta-10-no-replay",
+    "Figures 9, 10 and 16; the released loss": "sft forward-kl fresh-critic failures released webrl",
+    "Figure 14, both methods with and without the curriculum": "digirl digirl-curriculum fixed webrl",
+}  # fmt: skip
+GROUPS = {
+    "main": "filtered-bc awr digirl webrl",
+    "offline": "filtered-bc-offline awr-offline",
+    "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
+    "table2": "band-all band-low band-paper band-high",
+    "figure7": " ".join(name for name in ARMS if name.startswith("beta-")),
+    "figures": "forward-kl fresh-critic failures released digirl-curriculum",
+    "all": " ".join(ARMS),
 }
 CLAIMS = {
     "WebRL above SFT (Table 1)": ("webrl", "sft"),
     "WebRL above Filtered BC (Table 1)": ("webrl", "filtered-bc"),
     "WebRL above AWR (Table 1)": ("webrl", "awr"),
+    "WebRL above DigiRL (Table 1)": ("webrl", "digirl"),
+    "above Filtered BC on the first phase's rollouts (Table 1)": ("webrl", "filtered-bc-offline"),
+    "above AWR on the first phase's rollouts (Table 1)": ("webrl", "awr-offline"),
     "replay helps (Figure 5)": ("webrl", "no-replay"),
     "the KL constraint helps (Figure 5)": ("webrl", "no-kl"),
     "and without replay (Figure 5)": ("no-replay", "no-kl-no-replay"),
-    "the curriculum helps (Figure 5)": ("webrl", "no-curriculum"),
+    "the curriculum helps (Figures 5, 14)": ("webrl", "fixed"),
+    "and against training instructions": ("webrl", "no-curriculum"),
+    "the curriculum helps DigiRL (Figure 14)": ("digirl-curriculum", "digirl"),
+    "WebRL above DigiRL with the curriculum (Figure 14)": ("webrl", "digirl-curriculum"),
+    "WebRL above DigiRL without a curriculum for either (Figure 14)": ("fixed", "digirl"),
+    "the band is better than replay of any perplexity (Table 2)": ("band-paper", "band-all"),
+    "better than familiar actions alone (Table 2)": ("band-paper", "band-low"),
+    "better than unfamiliar ones alone (Table 2)": ("band-paper", "band-high"),
+    "a beta of .01 is worse (Figure 7)": ("band-paper", "beta-0.01"),
+    "and without replay (Figure 7)": ("beta-0.1-no-replay", "beta-0.01-no-replay"),
+    "without replay a beta of 10 is worse (Figure 7)": ("beta-0.1-no-replay", "beta-10-no-replay"),
+    "with replay it is not (the difference; Figure 7)": ("beta-10", "band-paper"),
     "Eq. 11 is better than Eq. 13 (Figure 9)": ("webrl", "forward-kl"),
     "the critic is better with replay (Figure 10)": ("webrl", "fresh-critic"),
     "replay of successes alone is better (section 2.2)": ("webrl", "failures"),
@@ -91,6 +156,7 @@ CURVES = """
 rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
 curriculum/too_hard orm/accuracy orm/precision orm/auc orm/base_rate
 orm_test/accuracy orm_test/precision orm_test/auc orm_test/base_rate
+eval/site_shop eval/site_shop_admin eval/site_forum eval/site_code eval/site_map eval/site_several
 """.split()
 # What the tiny model can represent of MiniWoB++: a scripted solution wins every episode within ten actions, all that it
 # types or points at stands in the instruction or on the page, or is a key's name (nothing is computed or measured), and
@@ -111,6 +177,7 @@ email-inbox-reply email-inbox-star-reply find-greatest find-word form-sequence-2
 phone-book social-media use-spinner
 """.split()  # of its test tasks
 SETTINGS = {
+    "two-sites": "--env-id arena-v1",
     "arena": "--env-id arena-v2",
     "miniwob": f"--env-id miniwob/{'+'.join(TRAIN)} --judge env --test-tasks {5 * len(TRAIN)}",
 }
@@ -119,19 +186,19 @@ QUICK = {
     "phases": 1,
     "runs_dir": "runs/webrl-quick",
     "arms": ("filtered-bc", "awr", "no-curriculum", "webrl"),
-    "flags": "--num-demos 400 --start-episodes 96 --instructions-per-phase 64 --test-tasks 50",
+    "flags": "--num-demos 400 --start-episodes 96 --orm-episodes 1200 --instructions-per-phase 64 --test-tasks 50",
 }
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
 
 
 @dataclass
 class Args:
-    setting: Annotated[Literal["arena", "miniwob"], tyro.conf.Positional] = "arena"
+    setting: Annotated[Literal["two-sites", "arena", "miniwob"], tyro.conf.Positional] = "two-sites"
     """the environment, and what it needs of flags (SETTINGS in this file)"""
     seeds: int = 3
     """seeds 1 to N"""
-    arms: tuple[Literal["all", *ARMS], ...] = ("webrl",)
-    """which arms (see ARMS in this file)"""
+    arms: tuple[Literal[*GROUPS, *ARMS], ...] = ("webrl",)
+    """which arms (ARMS in this file), or groups of them (GROUPS)"""
     phases: int = 3
     """phases N of every run"""
     quick: bool = False
@@ -193,18 +260,33 @@ def measured(args, arm, seed):
 def measure(args):
     """All runs that are not there yet."""
     for seed in range(1, args.seeds + 1):
-        for arm in ARMS if "all" in args.arms else args.arms:
+        for arm in " ".join(GROUPS.get(name, name) for name in args.arms).split():
             if measured(args, arm, seed):
                 continue
             begin = start(args, seed)
             if begin is None:
                 break
-            flags = f"--num-phases {args.phases} --eval-tasks 48 {ARMS[arm]}".split()
-            path = comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
+            path = run_digirl(args, begin, seed) if arm == "digirl-alone" else go_on(args, begin, arm, seed)
             if path is not None:
                 keep(args, arm, seed, path)
                 comparison.without_episodes(path)  # the start keeps its own: the arms go on from them
                 shutil.rmtree(path / "checkpoints")
+
+
+def go_on(args, begin, arm, seed):
+    """The phases of an arm of webrl.py."""
+    flags = f"--num-phases {args.phases} --eval-tasks 48 {ARMS[arm]}".split()
+    return comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
+
+
+def run_digirl(args, begin, seed):
+    """digirl.py from the same policy, on as many episodes: training instructions, paid by the true verdict."""
+    values = json.loads((begin / "args.json").read_text())
+    episodes = args.phases * values["instructions_per_phase"]
+    actor = checkpoint.latest(begin).folder("actor")
+    flags = f"--env-id {values['env_id']} --preset tiny --seed {seed} --model-id {actor} --num-demos 0 --num-envs 16"
+    flags += f" --no-test-before --eval-tasks 48 --total-trajectories {episodes} --iterations 100000"
+    return comparison.run(folder_of(args, "digirl-alone", seed), "digirl.py", flags.split(), f"digirl-alone {seed}")
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
@@ -247,6 +329,23 @@ def split_table(arms, head, part, kind):
     return "\n".join(lines) if names else ""
 
 
+def size_table(args):
+    """SFT and WebRL by the base model, of the runs with another one (`--flags "--model-id FOLDER"`)."""
+    lines = ["| base model | seeds | SFT | WebRL | gain |", "|---|---|---|---|---|"]
+    records = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    for flags in sorted({r["flags"] for r in records if r["setting"] == args.setting and "--model-id" in r["flags"]}):
+        arms = results(replace(args, flags=flags))
+        base = flags.split("--model-id ")[1].split()[0]
+        if "sft" in arms and "webrl" in arms:
+            seeds = sorted(arms["sft"].keys() & arms["webrl"].keys())
+            cells = [
+                comparison.show(mean_ci([success(arms[arm][s]) for s in seeds]), len(seeds)) for arm in ("sft", "webrl")
+            ]
+            cells.append(comparison.versus(arms, "webrl", "sft", success))
+            lines.append(f"| {Path(base).name} | {len(seeds)} | {' | '.join(cells)} |")
+    return "\n".join(["By the size of the base model", "", *lines]) if len(lines) > 2 else ""
+
+
 def judge_table(arms):
     """The reward model against the true verdict: on the first and the last phase's rollouts, on the test episodes."""
     measures = {"agreement": "accuracy", "precision": "precision", "AUC": "auc", "base rate": "base_rate"}
@@ -275,14 +374,34 @@ def phase_table(arms):
     return "\n".join(lines) if len(lines) > 2 else ""
 
 
+def exhibits(arms, named):
+    """A success table for each of EXHIBITS that has two arms, of which one at least is in no table before it."""
+    shown, tables = set(), []
+    for title, names in EXHIBITS.items():
+        own = {arm: arms[arm] for arm in names.split() if arm in arms}
+        if len(own) >= 2 and own.keys() - shown:
+            tables.append(f"{title}\n\n{success_table(own, named)}")
+            shown |= own.keys()
+    return tables
+
+
+def plots(arms, path):
+    """Rollouts, eval tasks, critic and judge, by phases."""
+    panels = {"rollout/true_success": "true success of rollouts", "eval/success": "success on eval tasks",
+              "losses/critic_auc": "the critic's AUC", "orm/precision": "the judge's precision"}  # fmt: skip
+    own = {arm: NAMES[arm] for arm in [*GROUPS["main"].split(), *GROUPS["ablations"].split()] if arm in arms}
+    comparison.plot_curves(path, arms, own, panels, "phases")
+
+
 def report(args):
     arms, there = results(args), "BrowserGym's test tasks" if args.setting in ELSEWHERE else ""
     if not arms:
         raise UsageError(f"nothing has been measured yet: python benchmarks/webrl.py {args.setting} --seeds 3")
-    tables = [success_table(arms, there), claim_table(arms), phase_table(arms), judge_table(arms)]
-    tables += [split_table(arms, head, lambda record: record["test"], kind) for kind, head in SPLITS.items()]
+    compared = {arm: runs for arm, runs in arms.items() if arm in ("sft", *GROUPS["main"].split())}
+    tables = [*exhibits(arms, there), claim_table(arms), phase_table(arms), judge_table(compared), size_table(args)]
+    tables += [split_table(compared, head, lambda record: record["test"], kind) for kind, head in SPLITS.items()]
     if there:
-        tables.append(split_table(arms, "site, of BrowserGym's test tasks", lambda r: r["elsewhere"], "site"))
+        tables.append(split_table(compared, "site, of BrowserGym's test tasks", lambda r: r["elsewhere"], "site"))
     return comparison.page(tables)
 
 
@@ -338,7 +457,11 @@ def main(args):
     text = report(args)
     print(text)
     if args.write_docs:
-        page, mark = ("miniwob", "learning") if args.setting == "miniwob" else ("webrl", "sites")
+        places = {"two-sites": ("webrl", "two sites"), "arena": ("webrl", "sites"), "miniwob": ("miniwob", "learning")}
+        page, mark = places[args.setting]
+        image = f"{page}_{mark.replace(' ', '_')}.png"
+        plots(results(args), ROOT / "docs/images" / image)
+        text = f"![curves](images/{image})\n\n{text}"
         write_docs(ROOT / f"docs/{page}.md", mark, text)
 
 

@@ -1,30 +1,31 @@
 #!/bin/sh
-# The results in docs/webrl.md: three methods from the same SFT start, as many seeds as asked for.
+# All of WebRL's comparisons: the paper's Tables 1 to 3, Figures 3 to 7, 9, 10, 12 to 16, in our numbers.
 #
-#     benchmarks/webrl.sh [folder] [seeds]       default: runs/webrl "1 2 3"
+#     benchmarks/webrl.sh --quick       a look, in a quarter of an hour
+#     benchmarks/webrl.sh [seeds]       all of it, 5 seeds by default: days on two cores (docs/webrl.md has the cost)
 #
-# Runs one after the other; what is finished already is not run again. Prints the table, draws the plots.
+# Every run is a line of benchmarks/results/webrl.jsonl; what is there is not run again: stop it and go on at any time.
+# What needs a served model (Table 1's prompted rows, Table 7) is not run here:
+#     python tools/eval.py --env-id webarena-lite --policy URL
+#     python webrl.py --generator URL --generator-prompt 2
 set -eu
 cd "$(dirname "$0")/.."
-out=${1:-runs/webrl}
-seeds=${2:-1 2 3}
 python=.venv/bin/python
+[ "${1:-}" = --quick ] && exec $python benchmarks/webrl.py two-sites --quick
+seeds=${1:-5}
 
-run() { # arm, seed, flags
-    arm=$1 seed=$2
-    shift 2
-    if ls "$out"/*__"$arm"__"$seed"__*/plots/results.md >/dev/null 2>&1; then
-        echo "$arm, seed $seed: there"
-    else
-        $python webrl.py --exp-name "$arm" --seed "$seed" --runs-dir "$out" "$@"
-    fi
-}
+$python benchmarks/webrl.py two-sites --seeds "$seeds" --arms main offline ablations table2 figure7 figures true-verdict digirl-alone
+$python benchmarks/webrl.py arena --seeds "$seeds" --arms filtered-bc no-curriculum webrl
+$python benchmarks/webrl.py miniwob --seeds "$seeds" --arms filtered-bc no-curriculum webrl
 
-for seed in $seeds; do
-    run webrl "$seed"
-    run filtered-bc "$seed" --loss sft --no-curriculum
-    run true-verdict "$seed" --judge env
+# three sizes of base model, each pretrained alike
+for size in "small 64 2 176" "middle 96 3 256" "large 128 4 344"; do
+    set -- $size
+    base=runs/bases/$1
+    [ -e "$base/model.safetensors" ] ||
+        $python tools/pretrain_tiny.py --out "$base" --hidden-size "$2" --num-heads "$3" --ff-size "$4" --steps 6000
+    $python benchmarks/webrl.py two-sites --seeds "$seeds" --arms webrl --flags "--model-id $base"
 done
-# only whole runs: the last file a run writes is its table
-$python tools/plot.py $(for file in "$out"/*/plots/results.md; do dirname "$(dirname "$file")"; done) --out "$out/plots"
-cat "$out/plots/results.md"
+for setting in two-sites arena miniwob; do
+    $python benchmarks/webrl.py $setting --report --write-docs
+done

@@ -283,7 +283,9 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
 def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     def runs(*successes, outcomes=()):
         found = {seed: {"test": {"success": value}} for seed, value in enumerate(successes, 1)}
-        return {seed: record | {"outcomes": o} for (seed, record), o in zip(found.items(), outcomes)} or found
+        return {
+            seed: record | {"outcomes": o, "tasks": 7} for (seed, record), o in zip(found.items(), outcomes)
+        } or found
 
     many = {"a": runs(0.5, 0.6, 0.7), "b": runs(0.4, 0.5, 0.6)}
     found = comparison.difference(many, "a", "b", success)
@@ -297,6 +299,8 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     assert found.over == "tasks" and found.interval == mean_ci(gains) and found.verdict == "holds, at 1 seed"
     assert "\u00b0" in comparison.versus(few, "a", "b", success)
     assert comparison.page(["", comparison.versus(few, "a", "b", success)]).endswith(comparison.TASKS_NOTE)
+    other = {"a": few["a"], "b": {1: few["b"][1] | {"tasks": 8}}}
+    assert comparison.difference(other, "a", "b", success).over == "nothing"  # other tasks: they do not pair
     both = {arm: {1: record[1], 2: record[1]} for arm, record in few.items()}
     assert comparison.difference(both, "a", "b", success).interval == mean_ci(gains * 2)
     length = comparison.difference(few, "a", "b", lambda record: record["test"]["success"])  # no outcomes of its own

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import digirl
 import webrl
 from common import llm, stats
 from common.errors import UsageError
@@ -84,6 +85,26 @@ def test_the_released_advantage_is_a_sign():
     for fall, sign in ((2.84, 1.0), (2.86, -0.6)):
         values = torch.tensor([fall, fall, 0.0])
         assert webrl.released_advantages(values, 1.0)[1].item() == pytest.approx(sign)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=7), st.sampled_from([0.0, 1.0]), st.floats(0.1, 1))
+@settings(max_examples=60, deadline=None)
+def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
+    outcomes = torch.zeros(len(values))
+    outcomes[-1] = reward
+    own = digirl.step_advantages(outcomes, torch.tensor([*values, 0.0]), gamma, 0.05)
+    assert webrl.digirl_advantages(torch.tensor(values), reward, gamma).tolist() == pytest.approx(own.tolist())
+
+
+def test_digirls_filters():
+    rng = random.Random(2)
+    rollouts = [trajectory(rng, 2, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
+    for t, value in zip(rollouts, (0.25, 0.75, 0.25, 0.75), strict=True):  # scores .75, .25, -.25, -.75
+        t.steps[0].value, t.steps[0].advantage, t.steps[1].advantage = value, 0.5, -0.5
+    pairs = webrl.pairs_of(rollouts)
+    assert webrl.passed(pairs, 1.0) == [(rollouts[0], 0)]
+    assert webrl.passed(pairs, 2 / 3) == [(rollouts[0], 0), (rollouts[1], 0)]  # what is at the quantile stays
+    assert [t for t, _ in webrl.passed(pairs, 0.0)] == rollouts
 
 
 @pytest.mark.parametrize("sure", [True, False])
@@ -369,7 +390,7 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
 
 
-@pytest.mark.parametrize("loss", ["paper", "released", "reinforce", "awr", "forward-kl", "sft"])
+@pytest.mark.parametrize("loss", ["paper", "released", "reinforce", "awr", "forward-kl", "digirl", "sft"])
 def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     rng = random.Random(4)
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
@@ -432,6 +453,17 @@ def test_tasks_are_drawn_in_turn():
 
 
 # ---------------------------------------------------------------------------------------------------------- curriculum
+def test_fixed_instructions_are_those_of_phase_1():
+    rng = random.Random(0)
+    rollouts = [trajectory(rng, 1, 0.0) for _ in range(6)]
+    for i, t in enumerate(rollouts):
+        t.task, t.policy = webrl.replace(t.task, instruction=f"do {i}"), ("start-up", "phase 1", "phase 2")[i % 3]
+    memory, learner = webrl.Memory(set(), [], rollouts=rollouts), SimpleNamespace(rng=random.Random(0))
+    args = make_args(fixed_instructions=True, instructions_per_phase=4)
+    tasks, counts = webrl.phase_tasks(learner, memory, None, None, [], 3, args)
+    assert sorted(task.instruction for task in tasks) == ["do 1", "do 1", "do 4", "do 4"] and not counts
+
+
 class Sites:
     """Instructions are letters and a number; every third one has a checker."""
 
