@@ -789,8 +789,9 @@ def update_critic(learner, groups, args):
     return mean_loss(losses, "critic")
 
 
-def fine_tune(actor, tokenizer, demos, args):
+def fine_tune(learner, demos, args):
     """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    actor, tokenizer = learner.actor, learner.tokenizer
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
     pairs, rng = pairs_of(demos), random.Random(args.seed)
 
@@ -1065,7 +1066,7 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
         run.trajectories.append(demos)
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
+            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
     player.publish(learner.actor)
     before = []
     if args.test_before:
@@ -1085,7 +1086,7 @@ def rejection_fine_tune(learner, player, args):
         t for t in player.run.trajectories if t.policy in ("oracle", "demo") or (t.policy == "rollouts" and t.reward)
     ]
     with player.run.timer("training"):
-        loss = fine_tune(learner.actor, learner.tokenizer, good, args)
+        loss = fine_tune(learner, good, args)
     learner.tuned = True
     player.version += 1
     player.publish(learner.actor)

@@ -879,8 +879,9 @@ def update_actor(learner, pairs, phase, rng, args):
     }
 
 
-def fine_tune(actor, tokenizer, demos, args):
+def fine_tune(learner, demos, args):
     """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+    actor, tokenizer = learner.actor, learner.tokenizer
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
     pairs, rng = pairs_of(demos), random.Random(args.seed)
 
@@ -1199,7 +1200,7 @@ def start_actor(learner, memory, player, train_tasks, args):
     if demos:
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner.actor, learner.tokenizer, demos, args)
+            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
     player.publish(learner.actor)
     learner.phase = -1
     run.log(metrics, player.steps)

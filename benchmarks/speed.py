@@ -106,9 +106,9 @@ def our_training(model_id, demos):
     """Training tokens a second of `fine_tune`."""
     args = replace(webrl.Args(), **webrl.TINY)
     llm.use_threads(args.cpu_threads)
-    model, tokenizer = llm.load(model_id)
+    learner = webrl.Learner(*llm.load(model_id), random.Random(args.seed))
     start = time.perf_counter()
-    webrl.fine_tune(model, tokenizer, demos, args)
+    webrl.fine_tune(learner, demos, args)
     return count_tokens(demos) / (time.perf_counter() - start)
 
 

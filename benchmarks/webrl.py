@@ -185,7 +185,7 @@ QUICK = {
     "seeds": 1,
     "phases": 1,
     "runs_dir": "runs/webrl-quick",
-    "arms": ("filtered-bc", "awr", "no-curriculum", "webrl"),
+    "arms": ("main", "offline", "ablations"),
     "flags": "--num-demos 400 --start-episodes 96 --orm-episodes 1200 --instructions-per-phase 64 --test-tasks 50",
 }
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
@@ -240,7 +240,7 @@ def keep(args, arm, seed, path, part="test_after/"):
     elsewhere = ELSEWHERE.get(args.setting)
     other = {"elsewhere": comparison.evaluate(path, elsewhere)} if elsewhere else {}
     record = {"arm": arm, "seed": seed, **setting(args), **other}
-    comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/phase", part))
+    comparison.append(results_file(args), record | comparison.record_of(path, CURVES, "charts/phase", part))
 
 
 def setting(args):
@@ -250,7 +250,12 @@ def setting(args):
 
 def results(args):
     """What has been measured in this setting."""
-    return comparison.results(RESULTS, NAMES, setting(args))
+    return comparison.results(results_file(args), NAMES, setting(args))
+
+
+def results_file(args):
+    """A look's results are of no use to others."""
+    return ROOT / args.runs_dir / "results.jsonl" if args.quick else RESULTS
 
 
 def measured(args, arm, seed):
@@ -332,7 +337,7 @@ def split_table(arms, head, part, kind):
 def size_table(args):
     """SFT and WebRL by the base model, of the runs with another one (`--flags "--model-id FOLDER"`)."""
     lines = ["| base model | seeds | SFT | WebRL | gain |", "|---|---|---|---|---|"]
-    records = [json.loads(line) for line in RESULTS.read_text().splitlines()]
+    records = [json.loads(line) for line in results_file(args).read_text().splitlines()]
     for flags in sorted({r["flags"] for r in records if r["setting"] == args.setting and "--model-id" in r["flags"]}):
         arms = results(replace(args, flags=flags))
         base = flags.split("--model-id ")[1].split()[0]
