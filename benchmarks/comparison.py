@@ -135,10 +135,22 @@ class Difference(NamedTuple):
     def verdict(self):
         more = self.over != "nothing" and self.interval.low > 0
         less = self.over != "nothing" and self.interval.high < 0
-        alone = f", at {self.seeds} seed{'s' * (self.seeds > 1)}" if self.over == "tasks" and (more or less) else ""
-        return ("holds" if more else "does not hold" if less else "cannot tell") + alone
+        return self._said("holds" if more else "does not hold" if less else "cannot tell")
+
+    @property
+    def verdict_of_none(self):
+        """Of the claim that there is no difference."""
+        low, high = self.interval.low, self.interval.high
+        if self.over == "nothing" or (low <= 0 <= high and max(-low, high) > SAME):
+            return "cannot tell"
+        return self._said(f"holds, within {SAME}" if low <= 0 <= high else "does not hold")
+
+    def _said(self, verdict):
+        few = self.over == "tasks" and verdict != "cannot tell"
+        return f"{verdict}, at {self.seeds} seed{'s' * (self.seeds > 1)}" if few else verdict
 
 
+SAME = 0.1  # differences of success below this are none
 ONLY_TASKS = "°"  # explained under the tables: TASKS_NOTE
 TASKS_NOTE = f"{ONLY_TASKS} over the test tasks of fewer than three seeds: it knows nothing of other seeds."
 
@@ -164,12 +176,12 @@ def versus(arms, arm, other, value):
 
 
 def claim_table(arms, claims):
-    """A verdict for each of `claims`, {claim: (the arm with more, the other, value(record))}, that both arms were run
-    for, by the difference's 95 % interval; "" where there is none."""
+    """A verdict for each of `claims` that both arms were run for, by the difference's 95 % interval; "" where there is
+    none. {claim: (the arm with more, the other, value(record))}, and "same" where the claim is that none has more."""
     lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
-    for claim, (more, less, value) in claims.items():
+    for claim, (more, less, value, *same) in claims.items():
         if found := difference(arms, more, less, value):
-            lines.append(f"| {claim} | {found} | {found.verdict} |")
+            lines.append(f"| {claim} | {found} | {found.verdict_of_none if same else found.verdict} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 

@@ -139,7 +139,7 @@ CLAIMS = {
     "a beta of .01 is worse (Figure 7)": ("band-paper", "beta-0.01"),
     "and without replay (Figure 7)": ("beta-0.1-no-replay", "beta-0.01-no-replay"),
     "without replay a beta of 10 is worse (Figure 7)": ("beta-0.1-no-replay", "beta-10-no-replay"),
-    "with replay it is not (the difference; Figure 7)": ("beta-10", "band-paper"),
+    "with replay it is as good (Figure 7)": ("beta-10", "band-paper", "same"),
     "Eq. 11 is better than Eq. 13 (Figure 9)": ("webrl", "forward-kl"),
     "the critic is better with replay (Figure 10)": ("webrl", "fresh-critic"),
     "replay of successes alone is better (section 2.2)": ("webrl", "failures"),
@@ -319,7 +319,9 @@ def success_table(arms, named):
 
 def claim_table(arms):
     """A verdict for each claim that both arms were run for."""
-    return comparison.claim_table(arms, {claim: (*pair, success) for claim, pair in CLAIMS.items()})
+    return comparison.claim_table(
+        arms, {claim: (more, less, success, *same) for claim, (more, less, *same) in CLAIMS.items()}
+    )
 
 
 def split_table(arms, head, part, kind):
