@@ -76,7 +76,7 @@ class Args:
     """how many times slower the slowest simulated phone is than the fastest"""
 
     # the model
-    model_id: str = "assets/tiny"
+    model_id: str = "assets/tiny-phone"
     """base language model: a local folder or a hub id"""
     lora_rank: int = 0
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""
@@ -169,7 +169,7 @@ TINY = dict(
     num_envs=32,
     cpu_threads=2,
     max_new_tokens=40,
-    num_demos=600,
+    num_demos=100,
     sft_learning_rate=1e-3,
     sft_epochs=2,
     sft_batch_size=16,

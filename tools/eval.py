@@ -197,6 +197,8 @@ def make_policy(args):
 
     else:
         endpoint, (model_id, script, settings) = None, find_policy(args.model_id, "--model-id")
+        if llm.is_tiny(model_id):
+            llm.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
         if vlm.sees(model_id) and args.prompt_format != "webrl":
             return make_seeing(args, model_id, settings)
         if args.prompt_format != "auto":

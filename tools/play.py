@@ -145,6 +145,8 @@ def load_policy(args: Args):
 
     model_id, module, settings = find_policy(args.policy, "--policy")
     length = min(settings.get("max_new_tokens", 64), 2048)
+    if llm.is_tiny(model_id):
+        llm.use_threads(1)  # two inside an operation wait for each other
     if vlm.sees(model_id):
         (model, reader), generate, module = vlm.load(model_id), vlm.generate, visual
         tokenizer, needs = reader.tokenizer, eyes(settings)
