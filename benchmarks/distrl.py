@@ -2,7 +2,7 @@
 
     python benchmarks/distrl.py --seeds 3                              # equal trajectories; goes on where it stopped
     python benchmarks/distrl.py --seeds 3 --env-id phone/shopping
-    python benchmarks/distrl.py --seeds 3 --seconds 600 --phone-delay 2.5:0.6 --arms distrl sync digirl digirl-sync
+    python benchmarks/distrl.py --seeds 3 --seconds 420        # equal time: synchronous ones play less in it
     python benchmarks/distrl.py --seeds 1 --arms grid                  # the weights of the priority
     python benchmarks/distrl.py --report --write-docs                  # tables and plots from what there is
 
@@ -31,7 +31,7 @@ from common.run import run_main
 from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
-MAIN = "filtered-bc", "digirl-alone", "digirl-sync", "digirl", "distrl"
+MAIN = "distrl", "digirl", "filtered-bc", "digirl-sync", "digirl-alone"
 DIGIRL = "--algorithm digirl --gamma 1 --filter-quantile 0.5"  # as digirl.py's tiny preset
 GRID = {
     f"w {a:g} {b:g} {c:g}": f"--w1 {a} --w2 {b} --w3 {c}" for a, b, c in product((0.1, 1, 10), (0.01, 1), (0.01, 1))
@@ -73,9 +73,10 @@ class Args:
     trajectories: int = 1000
     """trajectories that a run plays"""
     seconds: float = 0.0
-    """train for so long instead; needs --phone-delay to be of interest"""
-    phone_delay: str = "0"
-    """as distrl.py's"""
+    """train for so long instead"""
+    phone_delay: str = "2:0.6"
+    """as distrl.py's: 1,000 trajectories of 32 phones then take as long as the training on them; with 0 they are played
+    by the first few policies, long before that ends"""
     unseen: str = "phone/install"
     """the group that is never trained on: what the runs of MAIN are tested on, too; empty: not"""
     flags: str = ""
