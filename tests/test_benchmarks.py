@@ -8,10 +8,17 @@ import sys
 from pathlib import Path
 
 import pytest
+import tyro
 from transformers import LlamaConfig
 
+import crps
+import distrl
+import grpo_async
+import webrl
 from benchmarks import browser, collection, comparison, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
+from benchmarks import distrl as distrl_benchmark
+from benchmarks import grpo as grpo_benchmark
 from benchmarks import webrl as webrl_benchmark
 from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
 from benchmarks.browsergym_worker import action_text, find_bid
@@ -327,6 +334,47 @@ def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
     assert comparison.record_of(tmp_path, ["x"], "x")["outcomes"] == "01"  # by id, of the test meant
     comparison.without_episodes(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
+
+
+def test_every_arm_of_every_comparison_is_a_run_that_its_script_takes():
+    """The flags parse, and what the tables, groups and claims name is there."""
+    scripts = {webrl_benchmark: webrl, crps_benchmark: crps, grpo_benchmark: grpo_async, distrl_benchmark: distrl}
+    for benchmark, script in scripts.items():
+        for arm, flags in benchmark.ARMS.items():
+            tyro.cli(script.Args, args=flags.split())
+            assert arm in benchmark.NAMES
+    named = [*webrl_benchmark.EXHIBITS.values(), *webrl_benchmark.GROUPS.values()]
+    assert {arm for names in named for arm in names.split()} - {"sft"} == set(webrl_benchmark.ARMS)
+    for benchmark in (webrl_benchmark, grpo_benchmark, distrl_benchmark):
+        for more, less, *_ in benchmark.CLAIMS.values():
+            assert {more, less} <= {"sft", *benchmark.ARMS}
+
+
+def test_webrls_exhibits_have_the_arms_that_the_paper_shows_together():
+    def runs(success):
+        return {seed: {"test": {"success": success}, "steps": 10, "minutes": 1.0} for seed in (1, 2, 3)}
+
+    arms = {"sft": runs(0.3), "webrl": runs(0.5), "fixed": runs(0.4), "band-low": runs(0.2)}
+    first, second, third = webrl_benchmark.exhibits(arms, "")
+    assert first.startswith("Table 1, every") and first.count("\n| ") == 3 and "phase 1" not in first
+    assert second.startswith("Figure 5") and "| WebRL, instructions of phase 1 | 3 |" in second
+    assert third.startswith("Table 2") and "| below 1/.95 | 3 |" in third
+
+
+def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
+    place = {"setting": "two-sites", "phases": 3, "steps": 10, "minutes": 1.0, "curves": {}}
+    rows = [
+        place | {"arm": arm, "seed": seed, "flags": flags, "test": {"success": success + seed / 100}}
+        for flags, gain in (("", 0.5), ("--model-id runs/bases/small", 0.1), ("--model-id runs/bases/large", 0.2))
+        for arm, success in (("sft", 0.2), ("webrl", 0.2 + gain))
+        for seed in (1, 2, 3)
+    ]
+    webrl_benchmark.RESULTS.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    table = webrl_benchmark.size_table(webrl_benchmark.Args())
+    large, small = table.splitlines()[-2:]
+    assert large.startswith("| large | 3 | 0.220 [") and large.endswith("| 0.200 [0.200, 0.200] |")
+    assert small.startswith("| small | 3 |") and small.endswith("| 0.100 [0.100, 0.100] |")
 
 
 def test_the_throughput_tables_keep_settings_apart_and_need_both_of_a_pair(tmp_path):
