@@ -466,9 +466,10 @@ def main(args):
     if args.write_docs:
         places = {"two-sites": ("webrl", "two sites"), "arena": ("webrl", "sites"), "miniwob": ("miniwob", "learning")}
         page, mark = places[args.setting]
-        image = f"{page}_{mark.replace(' ', '_')}.png"
-        plots(results(args), ROOT / "docs/images" / image)
-        text = f"![curves](images/{image})\n\n{text}"
+        image, arms = f"{page}_{mark.replace(' ', '_')}.png", results(args)
+        if len(arms.keys() - {"sft"}) > 1:
+            plots(arms, ROOT / "docs/images" / image)
+            text = f"![curves](images/{image})\n\n{text}"
         write_docs(ROOT / f"docs/{page}.md", mark, text)
 
 
