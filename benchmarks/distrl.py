@@ -8,11 +8,12 @@
 
 Each run's result is one line of benchmarks/results/distrl.jsonl, written when it is done; what is there is not run
 again. All arms of a seed begin with the same fine-tuned policy, which is also the arm "sft", and play as many
-trajectories (or, with --seconds, train for as long). One run at a time: it takes both cores.
+trajectories (or, with --seconds, train for as long).
 """
 
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -77,6 +78,8 @@ class Args:
     phone_delay: str = "2:0.6"
     """as distrl.py's: 1,000 trajectories of 32 phones then take as long as the training on them; with 0 they are played
     by the first few policies, long before that ends"""
+    processes: int = 1
+    """runs side by side: phones are slow, so that two cores have time for two"""
     unseen: str = "phone/install"
     """the group that is never trained on: what the runs of MAIN are tested on, too; empty: not"""
     flags: str = ""
@@ -144,16 +147,20 @@ def measured(args, arm, seed):
 def measure(args):
     """All runs that are not there yet."""
     arms = [one for arm in args.arms for one in (GRID if arm == "grid" else (arm,))]
-    for seed in range(1, args.seeds + 1):
-        begin = f"--num-demos 0 --model-id {start(args, seed)} --no-test-before"
-        for arm in arms:
-            if measured(args, arm, seed):
-                continue
-            script = "digirl.py" if arm == "digirl-alone" else "distrl.py"
-            path = run(args, arm, seed, script, f"{begin} {length_of(args)} {ARMS[arm]}")
-            if path is not None:
-                keep(args, arm, seed, path)
-                shutil.rmtree(path / "checkpoints")
+    begins = {seed: start(args, seed) for seed in range(1, args.seeds + 1)}
+    todo = [(arm, seed) for seed in begins for arm in arms if not measured(args, arm, seed)]
+    with ThreadPoolExecutor(args.processes) as pool:
+        list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), todo))
+
+
+def one(args, arm, seed, begin):
+    """A seed's run of an arm, from the fine-tuned policy in the folder `begin`."""
+    script = "digirl.py" if arm == "digirl-alone" else "distrl.py"
+    flags = f"--num-demos 0 --model-id {begin} --no-test-before {length_of(args)} {ARMS[arm]}"
+    path = run(args, arm, seed, script, flags)
+    if path is not None:
+        keep(args, arm, seed, path)
+        shutil.rmtree(path / "checkpoints")
 
 
 # ---------------------------------------------------------------------------------------------------------- the report
