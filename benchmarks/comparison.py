@@ -3,6 +3,7 @@ evaluation of its policy elsewhere, a line of results, a table's cells, a figure
 
 import json
 import math
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,12 @@ from common.run import read_metrics
 from common.stats import Interval, mean_ci, paired_difference
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def folder_of(runs_dir, name, flags):
+    """Where a run of that name goes; other flags are other runs, and another fine-tuned start, too."""
+    own = f"-{zlib.crc32(flags.encode()):08x}" if flags else ""
+    return ROOT / runs_dir / re.sub(r"[/ ]", "-", f"{name}{own}")
 
 
 def run(folder, script, flags, label):
@@ -48,11 +55,13 @@ def without_episodes(path):
         (path / file).unlink(missing_ok=True)
 
 
-def evaluate(path, env_id, num_envs=16):
-    """Success on another environment's test tasks of the policy in a run's folder, with all that the metrics say of it;
-    None where the evaluation failed (and said why)."""
-    folder = path.parent / "elsewhere"
+def evaluate(path, env_id, num_envs=16, num_tasks=0):
+    """Success on an environment's test tasks (the first `num_tasks`, or all) of the policy in a run's folder, with all
+    that the metrics say of it; None where the evaluation failed (and said why)."""
+    folder = path.parent.parent / f"{path.parent.name}-elsewhere"
+    shutil.rmtree(folder, ignore_errors=True)
     command = ["tools/eval.py", "--env-id", env_id, "--model-id", str(path), "--num-envs", str(num_envs)]
+    command += ["--num-tasks", str(num_tasks)]
     if not succeeds([*command, "--runs-dir", str(folder)], str(path)):
         return None
     (found,) = folder.iterdir()
@@ -141,9 +150,10 @@ class Difference(NamedTuple):
     def verdict_of_none(self):
         """Of the claim that there is no difference."""
         low, high = self.interval.low, self.interval.high
-        if self.over == "nothing" or (low <= 0 <= high and max(-low, high) > SAME):
+        if self.over == "nothing":
             return "cannot tell"
-        return self._said(f"holds, within {SAME}" if low <= 0 <= high else "does not hold")
+        same, other = max(-low, high) <= SAME, low > SAME or high < -SAME
+        return self._said(f"holds, within {SAME}" if same else "does not hold" if other else "cannot tell")
 
     def _said(self, verdict):
         few = self.over == "tasks" and verdict != "cannot tell"
@@ -158,7 +168,10 @@ TASKS_NOTE = f"{ONLY_TASKS} over the test tasks of fewer than three seeds: it kn
 def difference(arms, arm, other, value):
     """The Difference of two arms' `value(record)` at the seeds that both have, None where there are none. With three
     seeds or more the interval is over seeds; with fewer, for success, over the test tasks of these."""
-    seeds = sorted(arms.get(arm, {}).keys() & arms.get(other, {}).keys())
+    known = [
+        {seed for seed, record in arms.get(name, {}).items() if value(record) is not None} for name in (arm, other)
+    ]
+    seeds = sorted(known[0] & known[1])
     if arm == other or not seeds:
         return None
     records = [[arms[name][seed] for seed in seeds] for name in (arm, other)]
@@ -197,23 +210,25 @@ def smooth(curve, window):
     return {x: sum(values[max(0, i + 1 - window) : i + 1]) / min(window, i + 1) for i, (x, _) in enumerate(curve)}
 
 
-def plot_curves(path, arms, names, panels, x_label):
+def plot_curves(path, arms, names, panels, x_label, window=5):
     """Four panels {metric: title}, a line for each arm of `names` {arm: label}: means over seeds, with intervals where
-    there are more than three. `arms`: {arm: {seed: record}}."""
+    there are more than three; all but evaluations are means of the last `window` points. `arms`: {arm: {seed: record}}.
+    """
     from tools.plot import COLOURS, GRID, on_grid, pyplot
 
     plt = pyplot()
     figure, grid = plt.subplots(2, 2, figsize=(10, 6.4))
     for axes, (name, title) in zip(grid.flat, panels.items(), strict=True):
-        for colour, (arm, label) in zip(COLOURS, names.items()):
-            window = 1 if name.startswith("eval") else 5
-            curves = [smooth(record["curves"].get(name, []), window) for record in arms[arm].values()]
+        for place, (arm, label) in enumerate(names.items()):
+            colour, dashes = COLOURS[place % len(COLOURS)], "-" if place < len(COLOURS) else "--"
+            last_points = 1 if name.startswith("eval") else window
+            curves = [smooth(record["curves"].get(name, []), last_points) for record in arms[arm].values()]
             last = max((x for curve in curves for x in curve), default=0)
             points = [last * i / GRID for i in range(GRID + 1)]
             runs = [on_grid(curve, points) for curve in curves if curve]
             known = [x for x in points if runs and all(x in run for run in runs)]  # the longest alone would jump
             shown = {x: mean_ci([run[x] for run in runs]) for x in known}
-            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, label=label)
+            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, ls=dashes, label=label)
             if len(runs) > 3:  # of fewer it would be wider than the axis
                 low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)

@@ -14,7 +14,6 @@ import json
 import shutil
 import sys
 import time
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,9 +90,7 @@ class Args:
 
 
 def folder_of(args, name, seed):
-    """The runs folder of an arm's seed; other flags are another fine-tuned start, too."""
-    flags = f"-{zlib.crc32(args.flags.encode()):08x}" if args.flags else ""
-    return ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}{flags}".replace("/", "-")
+    return comparison.folder_of(args.runs_dir, f"{args.env_id}-{name}-{seed}", args.flags)
 
 
 def run(args, name, seed, flags):

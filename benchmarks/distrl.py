@@ -28,6 +28,7 @@ from benchmarks import comparison
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
+from common.errors import UsageError
 from common.run import run_main
 from common.stats import mean_ci
 
@@ -100,7 +101,7 @@ def run(args, name, seed, script, flags):
 
 
 def folder_of(args, name, seed):
-    return ROOT / args.runs_dir / f"{args.env_id}-{name}-{seed}".replace("/", "-").replace(" ", "_")
+    return comparison.folder_of(args.runs_dir, f"{args.env_id}-{name}-{seed}", args.flags)
 
 
 def length_of(args):
@@ -110,12 +111,14 @@ def length_of(args):
 
 
 def start(args, seed):
-    """The fine-tuned policy of a seed: its folder. What its test shows is the arm "sft"."""
+    """The fine-tuned policy of a seed: its folder, or None where that failed. What its test shows is the arm "sft"."""
     folder = folder_of(args, "sft", seed)
-    if not list(folder.glob("*/checkpoints/*/actor")):
+    if not list(folder.glob("*/checkpoints/*/actor")) or not measured(args, "sft", seed):
         nothing = "--iterations 1 --learning-rate 0 --warmup-trajectories 1 --batch-trajectories 1 --replay-ratio 0"
         path = run(args, "sft", seed, "distrl.py", nothing)
-        if path is not None and not measured(args, "sft", seed):
+        if path is None:
+            return None
+        if not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
     return checkpoint.latest(path).folder("actor")
@@ -148,7 +151,7 @@ def measure(args):
     """All runs that are not there yet."""
     arms = [one for arm in args.arms for one in (GRID if arm == "grid" else (arm,))]
     begins = {seed: start(args, seed) for seed in range(1, args.seeds + 1)}
-    todo = [(arm, seed) for seed in begins for arm in arms if not measured(args, arm, seed)]
+    todo = [(arm, seed) for seed in begins for arm in arms if begins[seed] and not measured(args, arm, seed)]
     with ThreadPoolExecutor(args.processes) as pool:
         list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), todo))
 
@@ -219,6 +222,8 @@ def plots(arms, path):
 
 
 def main(args):
+    if args.seconds and args.processes > 1:
+        raise UsageError("--seconds gives every run as long: with --processes 1, or they share the cores")
     if not args.report:
         measure(args)
     arms = results(args)

@@ -74,7 +74,11 @@ class Args:
 def run(args, name, seed, flags):
     """One run of grpo_async.py; its folder, or None where it failed."""
     own = f"--preset tiny --seed {seed} --exp-name {name} {args.flags} {flags}"
-    return comparison.run(ROOT / args.runs_dir / f"{name}-{seed}", "grpo_async.py", own.split(), f"{name} {seed}")
+    return comparison.run(folder_of(args, name, seed), "grpo_async.py", own.split(), f"{name} {seed}")
+
+
+def folder_of(args, name, seed):
+    return comparison.folder_of(args.runs_dir, f"{name}-{seed}", args.flags)
 
 
 def batches(args, flags):
@@ -86,7 +90,7 @@ def batches(args, flags):
 
 def start(args, seed):
     """The fine-tuned policy of a seed: its folder. What its first test shows is the arm "sft"."""
-    folder = Path(args.runs_dir) / f"sft-{seed}"
+    folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
         path = run(args, "sft", seed, "--iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
         if path is not None and not measured(args, "sft", seed):

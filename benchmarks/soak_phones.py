@@ -5,7 +5,8 @@
 
 Every phone speaks to a real adb server, as slowly as a real one. In turn a worker and an adb server are killed with
 SIGKILL. Reported at the end: episodes, faults, what was killed, memory of the whole process tree over the run (the
-first fifth is its warm-up), the longest time without an episode, and whether any stored episode is a part of one. Exit
+first fifth is its warm-up), the longest time
+without an iteration, and whether any stored episode is a part of one. Exit
 code 1 if one is, if memory grew by more than a tenth, or if nothing moved for long.
 """
 
@@ -47,7 +48,7 @@ class Args:
     kill_seconds: float = 150.0
     """time between two kills: a worker, an adb server, a worker .."""
     stall_seconds: float = 120.0
-    """longest time without an episode that ends"""
+    """longest time without an iteration's episodes"""
     runs_dir: str = "runs/soak-phones"
     """where the run's folder is made"""
     seed: int = 1
@@ -73,7 +74,7 @@ class Watcher(threading.Thread):
             own, others = shared_memory(me), sum(shared_memory(process) for process in tree[1:])
             self.memory.append((own + others, own, others))
             ended = sum(file.stat().st_size for file in Path(self.args.runs_dir).glob("*/timeline.jsonl"))
-            if ended != seen:
+            if ended != seen or not ended:  # before the first there are demonstrations and the fine-tuning
                 moved, seen = time.monotonic(), ended
             self.stalled = max(self.stalled, time.monotonic() - moved)
 
@@ -83,7 +84,7 @@ def is_worker(command):
 
 
 def is_adb(command):
-    return command and Path(command[0]).name == "adb" and "fork-server" in " ".join(command)
+    return command and Path(command[0]).name == "adb" and "nodaemon" in command
 
 
 def kill_one(processes, is_victim):
@@ -137,10 +138,10 @@ def main(args):
         f"{last['rollout/dropped']} tasks dropped"
         f"\nmemory in MiB, medians of the run's fifths: {whole} ({growth:+.0%} from the second to the last); this "
         f"process {host}; the others {others}"
-        f"\nlongest time without an episode {watcher.stalled:.0f} s; stored episodes that are a part of one "
-        f"{len(broken)}"
+        f"\nlongest time without an iteration's episodes {watcher.stalled:.0f} s"
+        f"\nstored episodes that are a part of one {len(broken)}"
     )
-    if broken or growth > 0.1 or watcher.stalled > args.stall_seconds or not counts:
+    if broken or growth > 0.1 or watcher.stalled > args.stall_seconds or not all(counts.values()):
         raise SystemExit(1)
 
 

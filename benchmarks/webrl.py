@@ -5,7 +5,7 @@
     python benchmarks/webrl.py --quick
     python benchmarks/webrl.py arena --seeds 3                 # all five sites
     python benchmarks/webrl.py miniwob --seeds 3
-    python benchmarks/webrl.py miniwob --arms webrl filtered-bc true-verdict
+    python benchmarks/webrl.py miniwob --arms webrl filtered-bc no-curriculum
     python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
 
 Each run is one line of benchmarks/results/webrl.jsonl, written when it is done; what is there is not run again.
@@ -45,9 +45,9 @@ ONE_PHASE = "--num-phases 1"  # what the paper runs for one phase
 ALL_REPLAY = "--replay-failures --perplexity-low 0 --perplexity-high inf"  # DigiRL's buffer
 ARMS = {
     "filtered-bc": "--loss sft --no-curriculum",
-    "filtered-bc-offline": f"--loss sft {ONE_PHASE}",
+    "filtered-bc-offline": f"--loss sft --no-replay {ONE_PHASE}",
     "awr": "--loss awr --no-curriculum",
-    "awr-offline": f"--loss awr {ONE_PHASE}",
+    "awr-offline": f"--loss awr --no-replay {ONE_PHASE}",
     "digirl": f"--loss digirl --fixed-instructions {ALL_REPLAY}",
     "digirl-curriculum": f"--loss digirl {ALL_REPLAY}",
     "digirl-alone": "",  # digirl.py
@@ -97,15 +97,15 @@ NAMES = {
 }
 NAMES |= {f"beta-{beta:g}": f"beta {beta:g}" for beta in BETAS if beta != 0.1}
 NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BETAS}
-# What the paper shows together: {what: its arms}.
+# What the paper shows together: {what: its arms, the last of them the one that the others are held against}.
 EXHIBITS = {
-    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl webrl true-verdict",
+    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl true-verdict webrl",
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
-    "Table 2, replay by perplexity, one phase": "sft band-all band-low band-paper band-high",
-    "Figure 7, beta, one phase": "sft beta-0.01 band-paper beta-1 beta-10 beta-0.01-no-replay beta-0.1-no-replay "
-    "beta-1-no-replay beta-10-no-replay",
+    "Table 2, replay by perplexity, one phase": "sft band-all band-low band-high band-paper",
+    "Figure 7, beta, one phase": "sft beta-0.01 beta-1 beta-10 beta-0.01-no-replay beta-0.1-no-replay "
+    "beta-1-no-replay beta-10-no-replay band-paper",
     "Figures 9, 10 and 16; the released loss": "sft forward-kl fresh-critic failures released webrl",
     "Figure 14, both methods with and without the curriculum": "digirl digirl-curriculum fixed webrl",
 }  # fmt: skip
@@ -114,7 +114,7 @@ GROUPS = {
     "offline": "filtered-bc-offline awr-offline",
     "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
     "table2": "band-all band-low band-paper band-high",
-    "figure7": " ".join(name for name in ARMS if name.startswith("beta-")),
+    "figure7": "band-paper " + " ".join(name for name in ARMS if name.startswith("beta-")),
     "figures": "forward-kl fresh-critic failures released digirl-curriculum",
     "all": " ".join(ARMS),
 }
@@ -218,13 +218,15 @@ class Args:
 
 # ----------------------------------------------------------------------------------------------------------- the runs
 def folder_of(args, name, seed):
-    return ROOT / args.runs_dir / f"{args.setting}-{name}-{seed}"
+    return comparison.folder_of(args.runs_dir, f"{args.setting}-{name}-{seed}", args.flags)
 
 
 def start(args, seed):
     """The folder of a run that is ready for phase 1. What its test shows is the arm "sft"."""
     folder = folder_of(args, "start", seed)
-    if not list(folder.glob("*/checkpoints/*/actor")) or not measured(args, "sft", seed):
+    (there,) = list(folder.glob("*/")) or [None]
+    last = there and checkpoint.latest(there)
+    if not last or last.state["phase"] != 0 or not measured(args, "sft", seed):
         flags = f"{SETTINGS[args.setting]} --preset tiny --seed {seed} --num-phases 0 --eval-tasks 0 {args.flags}"
         path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}")
         if path is None:
@@ -240,7 +242,15 @@ def keep(args, arm, seed, path, part="test_after/"):
     elsewhere = ELSEWHERE.get(args.setting)
     other = {"elsewhere": comparison.evaluate(path, elsewhere)} if elsewhere else {}
     record = {"arm": arm, "seed": seed, **setting(args), **other}
-    comparison.append(results_file(args), record | comparison.record_of(path, CURVES, "charts/phase", part))
+    record |= comparison.record_of(path, CURVES, "charts/phase", part)
+    if arm == "digirl-alone":
+        values = json.loads((path / "args.json").read_text())
+        tests = json.loads((start(args, seed) / "args.json").read_text())["test_tasks"]
+        found = comparison.evaluate(path, values["env_id"], 16, tests)
+        if found is None:
+            return
+        record |= {"test": found, "outcomes": ""}
+    comparison.append(results_file(args), record)
 
 
 def setting(args):
@@ -285,12 +295,14 @@ def go_on(args, begin, arm, seed):
 
 
 def run_digirl(args, begin, seed):
-    """digirl.py from the same policy, on as many episodes: training instructions, paid by the true verdict."""
+    """digirl.py from the same policy, on as many episodes: training instructions, paid by the true verdict. Its own
+    test tasks are others: these are played by tools/eval.py."""
     values = json.loads((begin / "args.json").read_text())
     episodes = args.phases * values["instructions_per_phase"]
     actor = checkpoint.latest(begin).folder("actor")
     flags = f"--env-id {values['env_id']} --preset tiny --seed {seed} --model-id {actor} --num-demos 0 --num-envs 16"
-    flags += f" --no-test-before --eval-tasks 48 --total-trajectories {episodes} --iterations 100000"
+    flags += f" --max-new-tokens {values['max_new_tokens']} --no-test-before --eval-tasks 48 --test-tasks 1"
+    flags += f" --total-trajectories {episodes} --iterations 100000"
     return comparison.run(folder_of(args, "digirl-alone", seed), "digirl.py", flags.split(), f"digirl-alone {seed}")
 
 
@@ -299,15 +311,17 @@ def elsewhere(record):
     return record["elsewhere"]["success"]
 
 
-def success_table(arms, named):
-    """A row for each arm: success over seeds, against SFT and Filtered BC, and (`named`) on the tasks elsewhere."""
-    heads = ["method", "seeds", "success", "against SFT", "against Filtered BC", "steps", "minutes"]
+def success_table(arms, own, named):
+    """A row for each arm of `own`: success over seeds, against SFT and against the last of these, and (`named`) on the
+    tasks elsewhere."""
+    last = own[-1]
+    heads = ["method", "seeds", "success", "against SFT", f"against {NAMES[last]}", "steps", "minutes"]
     heads[5:5] = [named, "against SFT there"] if named else []
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    for arm, runs in arms.items():
-        rows = list(runs.values())
+    for arm in own:
+        rows = list(arms[arm].values())
         cells = [NAMES[arm], str(len(rows)), comparison.show(mean_ci([success(r) for r in rows]), len(rows))]
-        cells += [comparison.versus(arms, arm, other, success) for other in ("sft", "filtered-bc")]
+        cells += [comparison.versus(arms, arm, other, success) for other in ("sft", last)]
         if named:
             cells.append(comparison.show(mean_ci([elsewhere(r) for r in rows]), len(rows)))
             cells.append(comparison.versus(arms, arm, "sft", elsewhere))
@@ -337,12 +351,12 @@ def split_table(arms, head, part, kind):
 
 
 def size_table(args):
-    """SFT and WebRL by the base model, of the runs with another one (`--flags "--model-id FOLDER"`)."""
+    """SFT and WebRL by the base model, of the runs with another one (`--flags="--model-id FOLDER"`)."""
     lines = ["| base model | seeds | SFT | WebRL | gain |", "|---|---|---|---|---|"]
     records = [json.loads(line) for line in results_file(args).read_text().splitlines()]
     for flags in sorted({r["flags"] for r in records if r["setting"] == args.setting and "--model-id" in r["flags"]}):
         arms = results(replace(args, flags=flags))
-        base = flags.split("--model-id ")[1].split()[0]
+        base = flags.replace("=", " ").split("--model-id ")[1].split()[0]
         if "sft" in arms and "webrl" in arms:
             seeds = sorted(arms["sft"].keys() & arms["webrl"].keys())
             cells = [
@@ -385,10 +399,10 @@ def exhibits(arms, named):
     """A success table for each of EXHIBITS that has two arms, of which one at least is in no table before it."""
     shown, tables = set(), []
     for title, names in EXHIBITS.items():
-        own = {arm: arms[arm] for arm in names.split() if arm in arms}
-        if len(own) >= 2 and own.keys() - shown:
-            tables.append(f"{title}\n\n{success_table(own, named)}")
-            shown |= own.keys()
+        own = [arm for arm in names.split() if arm in arms]
+        if len(own) >= 2 and set(own) - shown:
+            tables.append(f"{title}\n\n{success_table(arms, own, named)}")
+            shown |= set(own)
     return tables
 
 
@@ -397,7 +411,7 @@ def plots(arms, path):
     panels = {"rollout/true_success": "true success of rollouts", "eval/success": "success on eval tasks",
               "losses/critic_auc": "the critic's AUC", "orm/precision": "the judge's precision"}  # fmt: skip
     own = {arm: NAMES[arm] for arm in [*GROUPS["main"].split(), *GROUPS["ablations"].split()] if arm in arms}
-    comparison.plot_curves(path, arms, own, panels, "phases")
+    comparison.plot_curves(path, arms, own, panels, "phases", window=1)
 
 
 def report(args):

@@ -2,7 +2,7 @@
 # All of WebRL's comparisons: the paper's Tables 1 to 3, Figures 3 to 7, 9, 10, 12 to 16, in our numbers.
 #
 #     benchmarks/webrl.sh --quick       a look, in a quarter of an hour
-#     benchmarks/webrl.sh [seeds]       all of it, 5 seeds by default: days on two cores (docs/webrl.md has the cost)
+#     benchmarks/webrl.sh [seeds]       all of it, 5 seeds by default: some 30 hours on two cores (docs/webrl.md)
 #
 # Every run is a line of benchmarks/results/webrl.jsonl; what is there is not run again: stop it and go on at any time.
 # What needs a served model (Table 1's prompted rows, Table 7) is not run here:
@@ -22,9 +22,9 @@ $python benchmarks/webrl.py miniwob --seeds "$seeds" --arms filtered-bc no-curri
 for size in "small 64 2 176" "middle 96 3 256" "large 128 4 344"; do
     set -- $size
     base=runs/bases/$1
-    [ -e "$base/model.safetensors" ] ||
+    [ -e "$base/README.md" ] ||
         $python tools/pretrain_tiny.py --out "$base" --hidden-size "$2" --num-heads "$3" --ff-size "$4" --steps 6000
-    $python benchmarks/webrl.py two-sites --seeds "$seeds" --arms webrl --flags "--model-id $base"
+    $python benchmarks/webrl.py two-sites --seeds "$seeds" --arms webrl --flags="--model-id $base"
 done
 for setting in two-sites arena miniwob; do
     $python benchmarks/webrl.py $setting --report --write-docs
