@@ -1,7 +1,7 @@
 """distrl.py for half an hour at 32 phones while workers and adb servers die: does memory grow, does anything stop?
 
     python benchmarks/soak_phones.py                           # half an hour; docs/distrl.md has what it said
-    python benchmarks/soak_phones.py --seconds 120 --kill-seconds 40     # a look at it
+    python benchmarks/soak_phones.py --seconds 240 --kill-seconds 40     # a look: the buffer still fills, memory grows
 
 Every phone speaks to a real adb server, as slowly as a real one. In turn a worker and an adb server are killed with
 SIGKILL. Reported at the end: episodes, faults, what was killed, memory of the whole process tree over the run (the
