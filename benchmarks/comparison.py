@@ -228,7 +228,8 @@ def plot_curves(path, arms, names, panels, x_label, window=5):
             runs = [on_grid(curve, points) for curve in curves if curve]
             known = [x for x in points if runs and all(x in run for run in runs)]  # the longest alone would jump
             shown = {x: mean_ci([run[x] for run in runs]) for x in known}
-            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, ls=dashes, label=label)
+            dots = {"marker": "o", "ms": 5} if len(shown) == 1 else {}  # a line would not show
+            axes.plot(list(shown), [p.estimate for p in shown.values()], color=colour, ls=dashes, label=label, **dots)
             if len(runs) > 3:  # of fewer it would be wider than the axis
                 low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
