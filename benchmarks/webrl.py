@@ -202,7 +202,7 @@ class Args:
     phases: int = 3
     """phases N of every run"""
     quick: bool = False
-    """a look at everything in a quarter of an hour: one seed, one phase, few tasks (QUICK in this file); its figures
+    """a look at eleven arms in ten minutes: one seed, one phase, few tasks (QUICK in this file); its figures
     say nothing about methods"""
     flags: str = ""
     """further flags of webrl.py, for all arms; kept in the results"""
