@@ -746,10 +746,10 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
 
 
 def set_advantages(pairs, critic, pad_id, args):
-    """Eq. 15, or the released code's advantage, for the pairs, into their steps' `value` and `advantage`. Only the
-    states that are needed are valued."""
-    first = args.loss == "digirl"  # whose instruction level asks for V of the first page, too
-    asked = [(t, place) for t, i in pairs for place in (i, i + 1, *[0] * first) if place < len(t.steps)]
+    """Eq. 15, or the released code's or DigiRL's advantage, for the pairs, into their steps' `value` and `advantage`.
+    Only the states that are needed are valued."""
+    first = [0] if args.loss == "digirl" else []  # its instruction level asks for V of the first page, too
+    asked = [(t, place) for t, i in pairs for place in (i, i + 1, *first) if place < len(t.steps)]
     needed = {(id(t), place): (t, place) for t, place in asked}.values()
     states = [t.steps[i].prompt_ids for t, i in needed]
     values = state_values(critic, states, pad_id, args.micro_batch_tokens)

@@ -96,6 +96,18 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
     assert webrl.digirl_advantages(torch.tensor(values), reward, gamma).tolist() == pytest.approx(own.tolist())
 
 
+def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
+    made = trajectory(random.Random(3), 4, 1.0)
+    args = make_args(loss="digirl")
+    actor, tokenizer = webrl.llm.load(args.model_id)
+    webrl.set_advantages([(made, 2)], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    assert [step.value for step in made.steps] == [0.5, None, 0.5, 0.5]  # V = 0.5 everywhere
+    assert made.steps[2].advantage == pytest.approx(-0.05 + args.gamma) and made.steps[1].advantage is None
+    webrl.set_advantages([(made, 3)], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    assert made.steps[3].advantage == pytest.approx(-0.5 - 0.05 + 1 + 1)  # the last one: V after it is 0
+    assert webrl.passed([(made, 2), (made, 3)], 0.5) == [(made, 2), (made, 3)]
+
+
 def test_digirls_filters():
     rng = random.Random(2)
     rollouts = [trajectory(rng, 2, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
@@ -406,6 +418,21 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     before = [t.steps[i].ref_logprob for t, i in won]
     webrl.set_ref_logprobs(won, actor, tokenizer, args)
     assert sum(t.steps[i].ref_logprob for t, i in won) > sum(before) + 1
+
+
+@pytest.mark.parametrize("loss", ["digirl", "sft"])
+def test_what_passes_a_filter_is_trained_on_by_maximum_likelihood(loss):
+    rng = random.Random(4)
+    rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
+    args = make_args(loss=loss, replay=False, num_phases=1, learning_rate=0.0, filter_quantile=0.5)
+    actor, tokenizer = webrl.llm.load(args.model_id)
+    learner = webrl.Learner(actor, tokenizer, random.Random(0), webrl.make_optimizer(actor, 0.0, args))
+    if loss == "digirl":
+        learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: the filters pass the successes' steps, all
+        learner.critic_optimizer = webrl.make_optimizer(learner.critic, 0.0, args)
+    metrics = webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    won = [step.ref_logprob for t in rollouts if t.reward for step in t.steps]
+    assert metrics["losses/policy_loss"] == pytest.approx(-sum(won) / len(won), rel=1e-4)
 
 
 def test_the_orm_learns_from_so_many_demonstrations():
