@@ -176,7 +176,7 @@ def difference(arms, arm, other, value):
         return None
     records = [[arms[name][seed] for seed in seeds] for name in (arm, other)]
     of_tasks = value is success and all(r.get("outcomes") for runs in records for r in runs)
-    if len(seeds) < 3 and of_tasks and all(a["tasks"] == b["tasks"] for a, b in zip(*records)):
+    if len(seeds) < 3 and of_tasks and all(a.get("tasks") == b.get("tasks") for a, b in zip(*records)):
         outcomes = [[int(digit) for record in runs for digit in record["outcomes"]] for runs in records]
         return Difference(paired_difference(*outcomes), len(seeds), "tasks")
     over = "nothing" if len(seeds) < 3 else "seeds"

@@ -318,6 +318,8 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     assert found.over == "tasks" and found.interval == mean_ci(gains) and found.verdict == "holds, at 1 seed"
     assert "\u00b0" in comparison.versus(few, "a", "b", success)
     assert comparison.page(["", comparison.versus(few, "a", "b", success)]).endswith(comparison.TASKS_NOTE)
+    older = {arm: {1: {k: v for k, v in runs[1].items() if k != "tasks"}} for arm, runs in few.items()}
+    assert comparison.difference(older, "a", "b", success).over == "tasks"  # lines from before the checksum
     other = {"a": few["a"], "b": {1: few["b"][1] | {"tasks": 8}}}
     assert comparison.difference(other, "a", "b", success).over == "nothing"  # other tasks: they do not pair
     both = {arm: {1: record[1], 2: record[1]} for arm, record in few.items()}
