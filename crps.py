@@ -36,7 +36,7 @@ from common.errors import TooManyFaults, UsageError
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import Trajectory, read_demos
 from common.rollout import Player
-from common.run import Run, parse_args, run_main
+from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
 
@@ -922,15 +922,11 @@ def evaluate(player, tasks, name, iteration, args):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    positive = """group_size groups_per_iteration num_envs micro_batch_tokens minibatch_size update_epochs
-    sft_batch_size sft_epochs eval_every save_every k_min k_step mastery_groups buffer_size max_new_tokens"""
-    for name in positive.split():
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    not_negative = """fixed_k k_max num_demos max_steps total_steps iterations history_length eval_tasks test_tasks"""
-    for name in not_negative.split():
-        if getattr(args, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+    at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size group_size groups_per_iteration minibatch_size
+    micro_batch_tokens update_epochs k_min k_step mastery_groups buffer_size eval_every save_every"""
+    shares = """p_replay alpha_max beta_min beta_max rho_low rho_high rho_start smoothing mastery_rate gamma
+    gae_lambda"""
+    check_ranges(args, at_least_1, shares)
     if args.k_max and args.k_max < args.k_min:
         raise UsageError(f"--k-max {args.k_max} is below --k-min {args.k_min}")
     if args.engine and not args.lora_rank:
@@ -940,9 +936,6 @@ def main(args):
     alone = args.algorithm in ("rft", "sft") or (args.algorithm == "ppo" and args.replay == "none")
     if args.group_size < 2 and not alone:
         raise UsageError("--group-size 1: without a group's rollouts to compare there is --algorithm ppo --replay none")
-    for name in "p_replay alpha_max beta_min beta_max rho_low rho_high rho_start smoothing mastery_rate".split():
-        if not 0 <= getattr(args, name) <= 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be from 0 to 1")
     if args.rho_low > args.rho_high or args.beta_min > args.beta_max:
         raise UsageError("--rho-low must not be above --rho-high, --beta-min not above --beta-max")
     if not args.smoothing:

@@ -31,7 +31,7 @@ from common.errors import TooManyFaults, UsageError
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos
 from common.rollout import Player
-from common.run import Run, parse_args, run_main
+from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
 
@@ -610,16 +610,9 @@ def some(tasks, count):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    positive = """num_envs batch_trajectories batch_size iterations buffer_size micro_batch_tokens eval_every save_every
-    instruction_updates step_updates actor_updates"""
-    for name in positive.split():
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    for name in "total_trajectories train_seconds num_demos eval_tasks test_tasks".split():
-        if getattr(args, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
-    if not 0 <= args.filter_quantile <= 1 or not 0 <= args.gamma <= 1:
-        raise UsageError("--filter-quantile and --gamma must be from 0 to 1")
+    at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size batch_trajectories batch_size micro_batch_tokens
+    iterations buffer_size instruction_updates step_updates actor_updates eval_every save_every phone_spread"""
+    check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
     if args.engine and args.lockstep:

@@ -45,7 +45,7 @@ from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.players import Batcher, Players
 from common.replay import append_lines, read_demos
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
-from common.run import Run, parse_args, run_main
+from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
 
@@ -1641,17 +1641,11 @@ def variant(args):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    positive = """num_workers phones_per_worker iterations batch_trajectories batch_size refresh_every eval_every
-    save_every judge_images actor_epochs critic_epochs"""
-    for name in positive.split():
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
-    for name in "retrace_lambda target_share filter_quantile gamma".split():
-        if not 0 <= getattr(args, name) <= 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be from 0 to 1")
-    for name in "total_trajectories train_seconds replay_ratio max_staleness num_demos warmup_trajectories".split():
-        if getattr(args, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
+    at_least_1 = """num_workers phones_per_worker max_new_tokens sft_epochs sft_batch_size iterations batch_trajectories
+    batch_size micro_batch_tokens actor_epochs critic_epochs refresh_every eval_every save_every judge_images
+    phone_spread"""
+    shares = "retrace_lambda target_share filter_quantile gamma"
+    check_ranges(args, at_least_1, shares, any_value="advantage_floor")
     if 0 < args.total_trajectories < args.warmup_trajectories:
         raise UsageError("--total-trajectories must be at least --warmup-trajectories: training begins behind these")
     if args.labels == "v-traj" and args.trajectory_value == "first":

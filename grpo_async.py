@@ -42,7 +42,7 @@ from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.players import Batcher, Players
 from common.replay import TrajectoryStore, append_lines
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
-from common.run import Run, parse_args, run_main
+from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from common.visual import agent_prompt, is_chat, memory_keys, read_action, shown_steps, write_action
 from tools import plot, view
@@ -1343,13 +1343,11 @@ def train(args, env, run, learner, system):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    for name in "group_size num_workers envs_per_worker num_servers update_epochs minibatches iterations".split():
-        if getattr(args, name) < 1:
-            raise UsageError(f"--{name.replace('_', '-')} must be at least 1")
+    at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens history_images sft_epochs sft_batch_size
+    group_size batch_size iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
+    check_ranges(args, at_least_1, above_0="k")
     if args.batch_size % args.group_size:
         raise UsageError(f"--batch-size {args.batch_size} is no multiple of --group-size {args.group_size}")
-    if args.staleness < 0:
-        raise UsageError("--staleness must not be negative")
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: after every batch it loads an adapter, not all weights")
     if args.engine and args.lockstep:

@@ -37,7 +37,7 @@ from common.errors import TooManyFaults, UsageError
 from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos, read_labelled
 from common.rollout import Player
-from common.run import Run, parse_args, run_main
+from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
 
@@ -1079,10 +1079,10 @@ def value_metrics(fresh, experience):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    if args.micro_batch_tokens < 1:
-        raise UsageError("--micro-batch-tokens must be positive")
-    if not 0 <= args.filter_quantile <= 1:
-        raise UsageError("--filter-quantile must be from 0 to 1")
+    at_least_1 = """num_envs max_new_tokens page_tokens sft_epochs sft_batch_size orm_epochs orm_batch_size
+    instructions_per_phase filter_tries batch_size micro_batch_tokens actor_epochs start_episodes"""
+    shares = "gamma lam filter_quantile floored_keep"
+    check_ranges(args, at_least_1, shares, above_0="beta", any_value="advantage_floor")
     if args.fixed_instructions and not args.curriculum:
         raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
     if args.engine and not args.lora_rank:
@@ -1091,13 +1091,8 @@ def main(args):
         raise UsageError(f"--judge {args.judge}: orm, env or a URL")
     if args.engine and args.lockstep:
         raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
-    if args.start_episodes < 1:
-        raise UsageError("--start-episodes must be at least 1: they fill the failure set that instructions evolve from")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
-    for name in ("num_demos", "orm_demos"):
-        if getattr(args, name) < 0:
-            raise UsageError(f"--{name.replace('_', '-')} must not be negative")
     parallel.start()
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour

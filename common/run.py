@@ -9,6 +9,7 @@ import asyncio
 import errno
 import inspect
 import json
+import math
 import re
 import shutil
 import signal
@@ -267,6 +268,27 @@ def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None 
     changed = presets.get(preset, {}) | variant(first)
     args = tyro.cli(args_class, args=argv, default=replace(args_class(), **changed))
     return replace(args, preset=preset)
+
+
+def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):
+    """Raises UsageError where a number among the arguments makes no sense: those of `at_least_1` (names in a string),
+    of `shares` (from 0 to 1) and of `above_0`; all others must not be negative, but for those of `any_value`."""
+    rules = dict.fromkeys(at_least_1.split(), "be at least 1")
+    rules |= dict.fromkeys(shares.split(), "be from 0 to 1")
+    rules |= dict.fromkeys(above_0.split(), "be above 0") | dict.fromkeys(any_value.split(), "be a number")
+    allowed = {  # nan is never
+        "be at least 1": lambda value: value >= 1,
+        "be from 0 to 1": lambda value: 0 <= value <= 1,
+        "be above 0": lambda value: value > 0,
+        "be a number": lambda value: not math.isnan(value),
+        "not be negative": lambda value: value >= 0,
+    }
+    for name, value in vars(args).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            rule = rules.pop(name, "not be negative")
+            if not allowed[rule](value):
+                raise UsageError(f"--{name.replace('_', '-')} must {rule}, and is {value:g}")
+    assert not rules, f"no number among the arguments: {', '.join(rules)}"
 
 
 def _saved_args(args_class, run_path: Path) -> dict:

@@ -129,7 +129,7 @@ def check_the_glossary(names):
     [
         (["--total-trajectories", "-1"], "--total-trajectories must not be negative"),
         (["--num-envs", "0"], "--num-envs must be at least 1"),
-        (["--filter-quantile", "2"], "--filter-quantile and --gamma must be from 0 to 1"),
+        (["--filter-quantile", "2"], "--filter-quantile must be from 0 to 1, and is 2"),
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),

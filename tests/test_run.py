@@ -1,6 +1,7 @@
 """The run folder: metrics, time breakdown, checkpoints that survive a kill, resume, how a script ends, intervals."""
 
 import errno
+import importlib
 import json
 import math
 import os
@@ -8,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from common import checkpoint
 from common.errors import UsageError
 from common.replay import Step, Trajectory
-from common.run import Run, Timer, read_metrics
+from common.run import Run, Timer, check_ranges, read_metrics
 from common.stats import mean_ci, paired_difference, wilson
 from envs import Task
 
@@ -397,3 +398,43 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert python(code, env={**os.environ, "PYTHONPATH": str(ROOT)}).returncode == -signal.SIGKILL
     (path,) = tmp_path.iterdir()
     assert [row["a"] for row in read_metrics(path)] == [1]
+
+
+# -- wrong numbers
+
+
+@pytest.mark.parametrize("flags, message", [
+    (dict(seed=-1), "--seed must not be negative, and is -1"),
+    (dict(count=0), "--count must be at least 1, and is 0"),
+    (dict(share=1.5), "--share must be from 0 to 1, and is 1.5"),
+    (dict(share=math.nan), "--share must be from 0 to 1, and is nan"),
+    (dict(rate=0.0), "--rate must be above 0, and is 0"),
+    (dict(lowest_gain=math.nan), "--lowest-gain must be a number, and is nan"),
+])  # fmt: skip
+def test_numbers_out_of_range_are_named(flags, message):
+    @dataclass
+    class Numbers:
+        seed: int = 1
+        count: int = 1
+        share: float = 1.0
+        rate: float = 0.1
+        lowest_gain: float = -math.inf
+        track: bool = False
+        env_id: str = "arena"
+
+    ranges = dict(at_least_1="count", shares="share", above_0="rate", any_value="lowest_gain")
+    check_ranges(Numbers(), **ranges)
+    with pytest.raises(UsageError, match=message):
+        check_ranges(Numbers(**flags), **ranges)
+    with pytest.raises(AssertionError, match="rat"):
+        check_ranges(Numbers(lowest_gain=0.0), above_0="rat")
+
+
+@pytest.mark.parametrize("script", ["webrl", "crps", "digirl", "grpo_async", "distrl"])
+def test_no_script_begins_with_a_number_that_is_none(script):
+    module = importlib.import_module(script)
+    numbers = [field for field in fields(module.Args) if isinstance(field.default, int | float)]
+    for field in numbers:
+        if not isinstance(field.default, bool):
+            with pytest.raises(UsageError, match=f"--{field.name.replace('_', '-')} must .*, and is nan"):
+                module.main(module.Args(**{field.name: math.nan}))
