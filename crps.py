@@ -450,8 +450,7 @@ def save(learner, buffer, player):
     weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
     for name, network, optimizer in learner.networks():
         if name == "critic":
-            trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
-            weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
+            weights[name] = fsdp.trained(network)
         else:
             weights[name] = [fsdp.to_save(network), learner.tokenizer]
         if optimizer is not None:

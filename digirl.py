@@ -256,8 +256,7 @@ def save(learner, buffer, player):
     if learner.optimizer is not None:
         states["actor"] = fsdp.optimizer_state(learner.optimizer)
     for name, network in learner.values.items():
-        trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
-        weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
+        weights[name] = fsdp.trained(network)
         states[name] = fsdp.optimizer_state(learner.value_optimizers[name])
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "player": player.state()}

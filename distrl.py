@@ -36,7 +36,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, orm, parallel, vlm
+from common import fsdp, llm, parallel
 from common.cluster import start_ray
 from common.critic import make_critic, state_values, value_logits
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -46,7 +46,7 @@ from common.players import Batcher, Players
 from common.replay import append_lines, read_demos
 from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
 from common.run import Run, check_ranges, parse_args, run_main
-from common.stats import evaluation_metrics, rollout_metrics
+from common.stats import auc, evaluation_metrics, rollout_metrics
 from tools import plot, view
 
 
@@ -585,7 +585,7 @@ class RolloutWorker:
         took = time.monotonic() - begun
         async with self.complete.lock:
             if version > self.version:
-                vlm.fill(self.model, fetched)
+                fsdp.fill(self.model, fetched)
                 self.version = version
         return took
 
@@ -931,7 +931,7 @@ class System:
     def publish(self, model, version):
         """The trained weights are this version from now on: every worker fetches them when it can."""
         with self.changed:
-            self.weights, self.version = self.ray.put(vlm.trained(model)), version
+            self.weights, self.version = self.ray.put(fsdp.trained(model)), version
         self.players.notify()
 
     def settle(self):
@@ -1225,7 +1225,7 @@ def value_metrics(trajectories, looks, args):
         worths = [t.reward - worth for t, worth in zip(trajectories, worths)]
     won, lost = ([w for t, w in zip(trajectories, worths) if bool(t.reward) == success] for success in (True, False))
     errors = [abs(error) for look in looks for error in look.td_errors]
-    return {"losses/trajectory_auc": orm.auc(won, lost), "losses/td_error": sum(errors) / max(1, len(errors))}
+    return {"losses/trajectory_auc": auc(won, lost), "losses/td_error": sum(errors) / max(1, len(errors))}
 
 
 def look_metrics(trajectories, looks, version):
@@ -1326,7 +1326,7 @@ def save(host):
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
     weights = {"actor": [learner.actor, learner.tokenizer]}
     for name, critic in learner.critics.items():
-        weights[f"critic_{name}"] = {key: p.detach() for key, p in critic.named_parameters() if p.requires_grad}
+        weights[f"critic_{name}"] = fsdp.trained(critic)
         states[f"critic_{name}"] = learner.critic_optimizers[name].state_dict()
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "version": system.version}
@@ -1367,7 +1367,7 @@ def restore_learner(learner, checkpoint, args):
     make_critics(learner, args)
     fsdp.load_optimizer(learner.optimizer, tensors["actor"])
     for name, critic in learner.critics.items():
-        vlm.fill(critic, checkpoint.weights(f"critic_{name}"))
+        fsdp.fill(critic, checkpoint.weights(f"critic_{name}"))
         fsdp.load_optimizer(learner.critic_optimizers[name], tensors[f"critic_{name}"])
     learner.rng.setstate(tensors["rng"])
     torch.set_rng_state(tensors["torch"])

@@ -478,13 +478,13 @@ class PolicyServer:
         async with self.batched.lock:
             if version not in self.earlier:
                 raise UsageError("--lockstep: the policy server was lost, and the earlier weights with it; begin again")
-            vlm.fill(self.model, self.earlier[version])
+            fsdp.fill(self.model, self.earlier[version])
             now, self.version = self.version, version
             try:
                 (done,) = await self._sample([vlm.Prompt(prompt, images)], [seed], temperature)
             finally:
                 self.version = now
-                vlm.fill(self.model, self.earlier[now])
+                fsdp.fill(self.model, self.earlier[now])
         return done
 
     async def _sample(self, prompts, seeds, temperature):
@@ -503,7 +503,7 @@ class PolicyServer:
     async def set_weights(self, weights, version):
         """Swap the trained weights in place, between two batches."""
         async with self.batched.lock:
-            vlm.fill(self.model, weights)
+            fsdp.fill(self.model, weights)
             self.version = version
             if self.keeps:
                 self.earlier[version] = weights
@@ -880,7 +880,7 @@ class System:
             self.weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
             model.save_pretrained(self.weights)
         else:
-            self.weights = self.ray.put(vlm.trained(model))  # kept: the store's reference lives as long as ours
+            self.weights = self.ray.put(fsdp.trained(model))  # kept: the store's reference lives as long as ours
         self.ray.get(self.store.put_weights.remote([self.weights], version))
         with self.changed:
             self.version = self.pool.version = version

@@ -38,7 +38,7 @@ from common.optim import mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos, read_labelled
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
-from common.stats import evaluation_metrics, rollout_metrics
+from common.stats import auc, evaluation_metrics, rollout_metrics
 from tools import plot, view
 
 
@@ -443,8 +443,7 @@ def save(learner, player):
     weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
     for name, network, optimizer in learner.networks():
         if name == "critic":
-            trained = {key: p for key, p in network.named_parameters() if p.requires_grad}
-            weights[name] = {key: fsdp.whole(p.detach()) for key, p in trained.items()}
+            weights[name] = fsdp.trained(network)
         else:
             weights[name] = [fsdp.to_save(network), learner.tokenizer]
         if optimizer is not None:
@@ -1069,7 +1068,7 @@ def outcome_reward(trajectory, judged_by):
 def value_metrics(fresh, experience):
     """Means of values and advantages, and how well the critic tells this phase's outcomes apart."""
     values = {won: [t.steps[i].value for t, i in fresh if bool(t.reward) is won] for won in (True, False)}
-    metrics = {"losses/critic_auc": orm.auc(values[True], values[False])}
+    metrics = {"losses/critic_auc": auc(values[True], values[False])}
     metrics["losses/value_fresh"] = sum(values[True] + values[False]) / max(1, len(fresh))
     for name, pairs in (("fresh", fresh), ("replay", experience)):
         if pairs:

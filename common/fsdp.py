@@ -106,12 +106,17 @@ def load_optimizer(optimizer, state):
                     each[name] = split_like(value, parameter)
 
 
+def trained(model):
+    """The weights that are trained, whole, by name, on the CPU."""
+    return {name: whole(p.detach()).cpu() for name, p in model.named_parameters() if p.requires_grad}
+
+
 def fill(model, weights):
     """Put whole tensors by name into the model's."""
     import torch
 
+    own = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     with torch.no_grad():
-        own = model.state_dict()
         for name, value in weights.items():
             own[name].copy_(split_like(value, own[name]))
 

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from common import parallel
 from common.errors import UsageError
+from common.stats import auc
 
 JUDGE_SECONDS, JUDGE_CALLS = 60, 16  # of a served judge: for one answer, and at once
 
@@ -187,14 +188,3 @@ def judge_metrics(trajectories, prefix):
         return {}
     figures = quality([t.judged for t in known], [t.verdict for t in known]) | {"episodes": len(known)}
     return {f"{prefix}/{name}": value for name, value in figures.items()}
-
-
-def auc(positive, negative):
-    """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
-    if not positive or not negative:
-        return float("nan")
-    from scipy.stats import rankdata  # ties get their mean rank
-
-    n = len(positive)
-    total = float(rankdata([*positive, *negative])[:n].sum())
-    return (total - n * (n + 1) / 2) / (n * len(negative))

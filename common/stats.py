@@ -45,6 +45,17 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
     return mean_ci([x - y for x, y in zip(a, b, strict=True)], level)
 
 
+def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
+    """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
+    if not positive or not negative:
+        return math.nan
+    from scipy.stats import rankdata  # ties get their mean rank
+
+    n = len(positive)
+    total = float(rankdata([*positive, *negative])[:n].sum())
+    return (total - n * (n + 1) / 2) / (n * len(negative))
+
+
 MANY = 50  # groups with a figure each
 BACK = "go_backward", 'argument="Back"', "PRESS_BACK"  # in the web's grammar and the phones'
 ERRORS = ("get stuck midway", "fail to make reasonable attempt", "fail to recover", "stop at wrong page")

@@ -49,21 +49,6 @@ def sees(model_id):
         raise UsageError(llm.cannot_load(model_id, error, offline)) from error
 
 
-def trained(model):
-    """The weights that are trained, by name, on the CPU."""
-    return {name: p.detach().cpu().clone() for name, p in model.named_parameters() if p.requires_grad}
-
-
-def fill(model, weights):
-    """Put such weights into a model of the same kind."""
-    import torch
-
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, weight in weights.items():
-            parameters[name].copy_(weight)
-
-
 def load_trained(model, folder):
     """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
     if hasattr(model, "peft_config"):
