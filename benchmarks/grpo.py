@@ -206,8 +206,8 @@ def behaviour_table(arms):
 
 
 def plots(arms, path):
-    """Training reward, success on eval tasks, clip fraction and steps by batches."""
-    panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
+    """Training reward, how sure the policy is, clip fraction and steps by batches."""
+    panels = {"rollout/reward": "success of rollouts", "losses/surprise": "mean -log-prob of a token",
               "losses/clip_fraction": "share of clipped tokens", "rollout/length": "steps of an episode"}  # fmt: skip
     names = {arm: NAMES[arm].replace("\\", "") for arm in MAIN if arm in arms}
     comparison.plot_curves(path, arms, names, panels, "batches")
