@@ -168,19 +168,32 @@ TASKS_NOTE = f"{ONLY_TASKS} over the test tasks of fewer than three seeds: it kn
 def difference(arms, arm, other, value):
     """The Difference of two arms' `value(record)` at the seeds that both have, None where there are none. With three
     seeds or more the interval is over seeds; with fewer, for success, over the test tasks of these."""
-    known = [
-        {seed for seed, record in arms.get(name, {}).items() if value(record) is not None} for name in (arm, other)
-    ]
-    seeds = sorted(known[0] & known[1])
-    if arm == other or not seeds:
+    runs = paired_runs(arms, arm, other, value)
+    if not runs:
         return None
-    records = [[arms[name][seed] for seed in seeds] for name in (arm, other)]
-    of_tasks = value is success and all(r.get("outcomes") for runs in records for r in runs)
-    if len(seeds) < 3 and of_tasks and all(a.get("tasks") == b.get("tasks") for a, b in zip(*records)):
-        outcomes = [[int(digit) for record in runs for digit in record["outcomes"]] for runs in records]
-        return Difference(paired_difference(*outcomes), len(seeds), "tasks")
-    over = "nothing" if len(seeds) < 3 else "seeds"
-    return Difference(paired_difference(*[[value(r) for r in runs] for runs in records]), len(seeds), over)
+    found = over_tasks(runs) if value is success and len(runs) < 3 else None
+    if found is not None:
+        return Difference(found, len(runs), "tasks")
+    over = "nothing" if len(runs) < 3 else "seeds"
+    return Difference(paired_difference(*zip(*[[value(a), value(b)] for a, b in runs])), len(runs), over)
+
+
+def paired_runs(arms, arm, other, value):
+    """The records of two arms at the seeds at which both have a value."""
+    if arm == other:
+        return []
+    both = [arms.get(name, {}) for name in (arm, other)]
+    seeds = sorted(both[0].keys() & both[1].keys())
+    runs = [tuple(records[seed] for records in both) for seed in seeds]
+    return [pair for pair in runs if None not in map(value, pair)]
+
+
+def over_tasks(runs):
+    """The interval of the difference in success over all test tasks of pairs of runs; None where their outcomes were
+    not kept, or are of different tasks."""
+    if not all(a.get("outcomes") and b.get("outcomes") and a.get("tasks") == b.get("tasks") for a, b in runs):
+        return None
+    return paired_difference(*[[int(digit) for pair in runs for digit in pair[i]["outcomes"]] for i in (0, 1)])
 
 
 def versus(arms, arm, other, value):
@@ -190,11 +203,16 @@ def versus(arms, arm, other, value):
 
 def claim_table(arms, claims):
     """A verdict for each of `claims` that both arms were run for, by the difference's 95 % interval; "" where there is
-    none. {claim: (the arm with more, the other, value(record))}, and "same" where the claim is that none has more."""
-    lines = ["| claim of the paper | difference | verdict |", "|---|---|---|"]
+    none. {claim: (the arm with more, the other, value(record))}, and "same" where the claim is that none has more.
+    Beside it the difference in success of these very runs, over their test tasks, from three seeds on."""
+    heads = "claim of the paper", "difference", "verdict", "of these runs, over tasks"
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for claim, (more, less, value, *same) in claims.items():
         if found := difference(arms, more, less, value):
-            lines.append(f"| {claim} | {found} | {found.verdict_of_none if same else found.verdict} |")
+            of_tasks = over_tasks(paired_runs(arms, more, less, value)) if value is success else None
+            cells = claim, found, found.verdict_of_none if same else found.verdict
+            cells += (of_tasks if of_tasks is not None and found.over == "seeds" else "",)
+            lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 
 

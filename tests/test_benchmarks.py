@@ -327,6 +327,11 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     length = comparison.difference(few, "a", "b", lambda record: record["test"]["success"])  # no outcomes of its own
     assert length.over == "nothing" and length.verdict == "cannot tell" and str(length) == "0.500"
     assert comparison.versus(few, "a", "a", success) == comparison.versus(few, "a", "c", success) == ""
+    three = {arm: dict.fromkeys((1, 2, 3), record[1]) for arm, record in few.items()}
+    table = comparison.claim_table(three, {"more": ("a", "b", success), "longer": ("a", "b", lambda r: len(r))})
+    assert f"| more | 0.500 [0.500, 0.500] | holds | {mean_ci(gains * 3)} |" in table  # over seeds; over tasks
+    assert "| longer | 0.000 [0.000, 0.000] | cannot tell |  |" in table and "| |" not in table
+    assert "| holds, at 1 seed |  |" in comparison.claim_table(few, {"more": ("a", "b", success)})  # is over tasks
 
 
 def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
