@@ -104,7 +104,7 @@ class Args:
     history_tokens: int = 1000
     """longest past observation in the prompt in tokens; longer ones lose their end"""
     page_tokens: int = 3000
-    """arena: longest page in tokens"""
+    """arena: longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning: the start, and the SFT baseline
     sft: bool = True

@@ -96,7 +96,8 @@ class Args:
     gpus_per_server: float = 0.0
     """GPUs that Ray gives each of them"""
     engine: str = ""
-    """URL of a generation server (vLLM's API) in place of our own; needs LoRA adapters and a chat prompt"""
+    """URL of a vLLM server that samples the answers; needs --lora-rank and a chat prompt: after every batch it loads
+    the new adapter (docs/gpu.md)"""
     staleness: int = 2
     """eta: how many versions old a step may be that is trained on"""
     sync: bool = False
@@ -172,9 +173,11 @@ class Args:
     max_grad_norm: float = 1.0
     """clip of the gradient's norm"""
     micro_batch_tokens: int = 16384
-    """tokens of one forward and backward pass"""
+    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
+    longer step goes alone"""
     adam_eps: float = 1e-8
-    """epsilon of Adam"""
+    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
+    are"""
 
     # evaluation
     eval_every: int = 10
@@ -182,9 +185,9 @@ class Args:
     eval_tasks: int = 128
     """tasks of the eval split"""
     test_tasks: int = 300
-    """tasks of the test split"""
+    """tasks of the test split played at the start and at the end"""
     test_before: bool = True
-    """measure the start's success on them, too"""
+    """play them at the start, too"""
     eval_temperature: float = 0.0
     """sampling temperature of evaluations; 0: greedy"""
     save_every: int = 10

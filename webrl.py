@@ -203,9 +203,9 @@ class Args:
     filter_quantile: float = 0.9
     """of digirl: trajectories whose outcome minus V of their first page is at or above this quantile (released: 0.9)"""
     learning_rate: float = 1e-6
-    """actor's rate"""
+    """the actor's rate"""
     critic_learning_rate: float = 1e-6
-    """critic's rate"""
+    """the critic's rate"""
     anneal_lr: bool = False
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
     adam_eps: float = 1e-8
