@@ -236,3 +236,18 @@ def test_export_says_what_it_cannot_do(tmp_path):
     for flags, says in (({"network": "orm"}, "orm"), ({"dtype": "int8"}, "int8"), ({"out": str(tmp_path)}, "already")):
         with pytest.raises(UsageError, match=says):
             export.main(export.Args(run=str(tmp_path), **flags))
+
+
+def test_a_policy_is_found_with_the_run_that_it_is_of(tmp_path):
+    run = tmp_path / "gallery__grpo_async__1"
+    for step in ("0001-0", "0002-78"):
+        (run / "checkpoints" / step / "actor").mkdir(parents=True)
+        (run / "checkpoints" / step / "meta.json").write_text("{}")
+    (run / "args.json").write_text(json.dumps({"viewport": [96, 96]}))
+    (run / "grpo_async.py").write_text("")
+    actors = [str(run / "checkpoints" / step / "actor") for step in ("0001-0", "0002-78")]
+    for given, model_id in ((str(run), actors[1]), *((actor, actor) for actor in actors)):
+        found, script, settings = play.find_policy(given, "--policy")
+        assert found == model_id and script.__name__ == "grpo_async" and settings == {"viewport": [96, 96]}
+    for bare in ("assets/tiny", "owner/name"):
+        assert play.find_policy(bare, "--policy") == (bare, webrl, {})

@@ -114,16 +114,21 @@ def show(obs: dict) -> None:
 
 
 def find_policy(name: str, flag: str):
-    """Of a run's folder, or of a bare model (folder or hub id): the model's id, the script whose prompt it reads (the
-    one that made the run; webrl.py for a bare model) and the run's settings, {} for a bare model."""
-    run, settings, script = Path(name), {}, "webrl"
-    if (run / "args.json").is_file():
+    """Of a run's folder (its last checkpoint), of an actor in a run's checkpoints, or of a bare model (folder or hub
+    id): the model's id, the script whose prompt it reads (the one that made the run; webrl.py for a bare model) and the
+    run's settings, {} for a bare model."""
+    given = Path(name)
+    above = given.absolute().parents  # an actor is RUN/checkpoints/STEP/actor
+    run = above[2] if len(above) > 2 and above[1].name == "checkpoints" else given
+    if not (run / "args.json").is_file():
+        return name, importlib.import_module("webrl"), {}
+    if run is given:
         checkpoint = latest(run)
         if checkpoint is None:
             raise UsageError(f"{flag} {run}: the run has no checkpoint yet")
-        settings = json.loads((run / "args.json").read_text())
-        script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), script)
         name = str(checkpoint.folder("actor"))
+    settings = json.loads((run / "args.json").read_text())
+    script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), "webrl")
     return name, importlib.import_module(script), settings
 
 
