@@ -72,7 +72,7 @@ class Args:
 
     # the policy: one of these two
     model_id: str = ""
-    """a run's folder (the actor of its last checkpoint), the actor of any checkpoint, or a model (folder or hub id), computed
+    """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id), computed
     here"""
     policy: str = ""
     """URL of an OpenAI-compatible server; its key is read from OPENAI_API_KEY"""

@@ -67,7 +67,8 @@ class Args:
     headed: bool = False
     """show the browser's window"""
     policy: str = ""
-    """a run's folder (the actor of its last checkpoint) or a model (folder or hub id): it plays, you watch"""
+    """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id): it plays,
+    you watch"""
     temperature: float = 0.0
     """the policy's sampling temperature; 0: greedy"""
     seed: int = 0
