@@ -6,7 +6,7 @@
 
 Each run's result is one line of benchmarks/results/grpo.jsonl, written when it is done; what is there is not run again.
 All arms of a seed begin with the same fine-tuned policy, which is also the arm "sft", and train on equally many
-trajectories. "base" is the model before that. One run at a time: it takes both cores.
+trajectories. "base" is the model before that. One run at a time: it takes two cores.
 """
 
 import shutil

@@ -10,14 +10,16 @@
 
 Each run is one line of benchmarks/results/webrl.jsonl, written when it is done; what is there is not run again.
 All arms of a seed go on from one folder: the same fine-tuned policy (which is also the arm "sft"), start-up rollouts,
-reward model and critic. One run at a time: it takes both cores.
+reward model and critic. One run at a time takes two cores; --processes N runs several.
 """
 
 import asyncio
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -206,6 +208,8 @@ class Args:
     say nothing about methods"""
     flags: str = ""
     """further flags of webrl.py, for all arms; kept in the results"""
+    processes: int = 1
+    """runs side by side, for machines with more than two cores"""
     report: bool = False
     """print the tables of what has been measured; run nothing"""
     write_docs: bool = False
@@ -274,18 +278,23 @@ def measured(args, arm, seed):
 
 def measure(args):
     """All runs that are not there yet."""
-    for seed in range(1, args.seeds + 1):
-        for arm in " ".join(GROUPS.get(name, name) for name in args.arms).split():
-            if measured(args, arm, seed):
-                continue
-            begin = start(args, seed)
-            if begin is None:
-                break
-            path = run_digirl(args, begin, seed) if arm == "digirl-alone" else go_on(args, begin, arm, seed)
-            if path is not None:
-                keep(args, arm, seed, path)
-                comparison.without_episodes(path)  # the start keeps its own: the arms go on from them
-                shutil.rmtree(path / "checkpoints")
+    arms = " ".join(GROUPS.get(name, name) for name in args.arms).split()
+    todo = [(arm, seed) for seed in range(1, args.seeds + 1) for arm in arms if not measured(args, arm, seed)]
+    seeds = sorted({seed for _, seed in todo})
+    with ThreadPoolExecutor(args.processes) as pool:
+        begins = dict(zip(seeds, pool.map(partial(start, args), seeds), strict=True))
+        list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), todo))
+
+
+def one(args, arm, seed, begin):
+    """A seed's run of an arm, from the folder `begin` (None: there is no start)."""
+    if begin is None:
+        return
+    path = run_digirl(args, begin, seed) if arm == "digirl-alone" else go_on(args, begin, arm, seed)
+    if path is not None:
+        keep(args, arm, seed, path)
+        comparison.without_episodes(path)  # the start keeps its own: the arms go on from them
+        shutil.rmtree(path / "checkpoints")
 
 
 def go_on(args, begin, arm, seed):

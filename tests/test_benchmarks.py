@@ -419,3 +419,30 @@ def test_collecting_by_the_clock_in_both_ways():
         if sync:  # in pairs
             ends = sorted(row["ended"] for row in rows)
             assert all(begin >= ends[2 * (i // 2) - 1] - 0.01 for i, begin in enumerate(begins) if i > 1)
+
+
+@pytest.mark.parametrize("processes", [1, 3])
+def test_each_run_that_is_not_there_yet_goes_on_from_its_seeds_start(tmp_path, monkeypatch, processes):
+    monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
+    args = webrl_benchmark.Args(seeds=3, arms=("webrl", "ablations"), processes=processes)
+    done = {"arm": "no-replay", "seed": 2, **webrl_benchmark.setting(args)}
+    webrl_benchmark.RESULTS.write_text(json.dumps(done) + "\n")
+    started, ran, kept = [], [], []
+
+    def start(args, seed):
+        started.append(seed)
+        return None if seed == 3 else tmp_path / f"start-{seed}"  # one that failed
+
+    def go_on(args, begin, arm, seed):
+        ran.append((arm, seed, begin.name))
+        (tmp_path / f"{arm}-{seed}" / "checkpoints").mkdir(parents=True)
+        return tmp_path / f"{arm}-{seed}"
+
+    monkeypatch.setattr(webrl_benchmark, "start", start)
+    monkeypatch.setattr(webrl_benchmark, "go_on", go_on)
+    monkeypatch.setattr(webrl_benchmark, "keep", lambda args, arm, seed, path: kept.append(path.name))
+    webrl_benchmark.measure(args)
+    arms = ["webrl", *webrl_benchmark.GROUPS["ablations"].split()]
+    wanted = {(arm, seed, f"start-{seed}") for arm in arms for seed in (1, 2)} - {("no-replay", 2, "start-2")}
+    assert sorted(started) == [1, 2, 3] and set(ran) == wanted and len(ran) == len(wanted) == len(kept)
+    assert not list(tmp_path.glob("*/checkpoints"))
