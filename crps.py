@@ -745,7 +745,7 @@ def update_actor(learner, groups, player, args):
     metrics |= {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
     if not losses:
         return metrics
-    drift, clipped, kl, surprise, tokens = parallel_sum(sums, losses[0].device)
+    drift, clipped, kl, surprise, tokens = parallel.column_sums(sums, 5, losses[0].device)
     return metrics | {
         "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/grad_norm": torch.stack(norms).mean().item(),
@@ -754,14 +754,6 @@ def update_actor(learner, groups, player, args):
         "losses/reference_kl": kl / tokens,
         "losses/surprise": surprise / tokens,
     }
-
-
-def parallel_sum(rows, device):
-    """Column sums of the rows over all micro-batches and processes, as floats."""
-    columns = torch.stack(rows).double().cpu().T.tolist() if rows else [[0.0]] * 5  # none: the others had all
-    total = torch.tensor([math.fsum(column) for column in columns], device=device)  # threads add in any order
-    parallel.add_up([total])
-    return total.tolist()
 
 
 def update_critic(learner, groups, args):
@@ -826,8 +818,9 @@ def collect(learner, buffer, player, train_tasks, args):
     starts = [group.start() for group in groups for _ in range(args.group_size)]
     seed = args.seed * 100_000 + learner.iteration
     rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration, starts)
+    rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
     for trajectory in rollouts:
-        trajectory.reward = float(trajectory.verdict or 0.0)  # Eq. 2
+        trajectory.reward = float(trajectory.verdict)  # Eq. 2
         groups[trajectory.place // args.group_size].rollouts.append(trajectory)
         player.steps += len(trajectory.steps) - trajectory.prefix
     for group in groups:
@@ -1033,7 +1026,8 @@ def train(args, env, run, player, learner, buffer):
         save(learner, buffer, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration, args)
     run.log({**metrics, "charts/iteration": learner.iteration}, player.steps)
-    run.summary(before, after)
+    if after:
+        run.summary(before, after)
     if parallel.is_main():
         if "test_after/score" in metrics:
             print(f"Task score  {metrics['test_after/score']:.3f}")

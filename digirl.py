@@ -93,8 +93,7 @@ class Args:
     max_new_tokens: int = 128
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
-    """plain text; or the same in the model's chat template; auto: chat where the tokenizer has a
-    template"""
+    """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
 
     # supervised fine-tuning: the start
     demos: str = ""

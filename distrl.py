@@ -116,8 +116,7 @@ class Args:
     max_new_tokens: int = 128
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
-    """plain text; or the same in the model's chat template; auto: chat where the tokenizer has a
-    template"""
+    """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
 
     # supervised fine-tuning: the start
     demos: str = ""
@@ -1208,9 +1207,7 @@ def update_actor(learner, trajectories, progress, args):
     actor.eval()
     if not losses:
         return metrics
-    total = torch.stack(sums).sum(0) if sums else torch.zeros(2, device=actor.device)  # of this process
-    parallel.add_up([total])
-    ratio, entropy = (total / (len(pairs) * args.actor_epochs)).tolist()
+    ratio, entropy = (x / (len(pairs) * args.actor_epochs) for x in parallel.column_sums(sums, 2, actor.device))
     return metrics | {
         "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/grad_norm": torch.stack(norms).mean().item(),
@@ -1677,6 +1674,8 @@ def main(args):
         args.judge_model = args.judge_model or served_model(args.judge_url, "--judge-url")
     env = make_env(args)  # its tasks; the workers have their own
     train_tasks = tasks_of(env, "train", args)
+    if not args.judge_url and all(task.config is None for task in train_tasks):
+        raise UsageError(f"{args.env_id}: no training task has a check of its own: --judge-url URL asks a judge")
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers)

@@ -14,7 +14,7 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --sync                           # the same parts, one after the other
     python grpo_async.py --step-weight trajectory         # 1/|tau|: plain multi-step GRPO
     python grpo_async.py --loss coupled                   # also raft, reinforce
-    python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --no-sft --lora-rank 64 --env-id webgym --tasks FILE
+    python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --no-sft --lora-rank 64 --env-id webgym:FILE
 """
 
 import asyncio
@@ -71,7 +71,7 @@ class Args:
 
     # the environment
     env_id: str = "gallery"
-    """the environment: gallery, miniwob/.., arena, webgym (envs/__init__.py lists them)"""
+    """the environment: gallery, miniwob/.., arena, webgym:FILE (envs/__init__.py lists them)"""
     viewport: tuple[int, int] = (1280, 720)
     """width and height of the page that is seen"""
     max_steps: int = 0
@@ -823,8 +823,11 @@ class System:
         self.faults.add(log)
         now = time.time()
         self.ended.append(now)
+        if trajectory is not None and trajectory.verdict is None:  # nobody knows: no reward of 0
+            self.drop(names_of([trajectory]))
+            trajectory = None
         if trajectory is not None:
-            trajectory.reward = float(trajectory.verdict or 0.0)
+            trajectory.reward = float(trajectory.verdict)
             trajectory.place = number * self.args.group_size + member
             self.steps += len(trajectory.steps)
             self.timeline.append(
@@ -870,9 +873,9 @@ class System:
 
         for (place, _), trajectory in zip(places, self.play_each(call, len(places)), strict=True):
             group = groups[place // size]
-            if trajectory is None:
+            if trajectory is None or trajectory.verdict is None:
                 raise TooManyFaults(f"--lockstep: {group.task.task_id} cannot be played again")
-            trajectory.reward, trajectory.place = float(trajectory.verdict or 0.0), place
+            trajectory.reward, trajectory.place = float(trajectory.verdict), place
             self.steps += len(trajectory.steps)
             group.done[place % size] = trajectory
         return list(groups.values())
@@ -1076,9 +1079,7 @@ def update_actor(learner, groups, pictures, version, args):
     metrics |= {"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {}
     if not losses:
         return metrics
-    total = torch.stack(sums).sum(0) if sums else torch.zeros(6, device=actor.device)  # of this process
-    parallel.add_up([total])
-    *shares, drift, entropy, tokens = total.tolist()
+    *shares, drift, entropy, tokens = parallel.column_sums(sums, 6, actor.device)
     names = ("clip_fraction", "dual_clip_fraction", "capped_fraction")
     metrics |= {f"losses/{name}": share / tokens for name, share in zip(names, shares, strict=True)}
     return metrics | {
@@ -1275,7 +1276,7 @@ def run_iteration(learner, system, run, eval_tasks, args):
     keep(run, rollouts, pictures)
     system.drop(names)
     metrics |= system.metrics()
-    if learner.iteration % args.eval_every == 0:
+    if learner.iteration % args.eval_every == 0 and eval_tasks:
         metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
         shown = "rollout/reward", "staleness/mean", "losses/clip_fraction", "eval/success"
         run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, *shown)
@@ -1320,7 +1321,8 @@ def train(args, env, run, learner, system):
         kept = [task for task in env.tasks(split) if task.max_steps <= horizon or not horizon]
         return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
 
-    train_tasks, played = tasks("train"), tasks("train", args.train_horizon)
+    train_tasks = tasks("train")
+    played = [task for task in tasks("train", args.train_horizon) if task.config is not None]
     eval_tasks, test_tasks = tasks("eval")[: args.eval_tasks], tasks("test")[: args.test_tasks]
     order = random.Random(args.seed).sample(played, len(played))
     system.pool.draw_task = lambda number: order[number % len(order)]
@@ -1368,12 +1370,18 @@ def main(args):
     base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
     learner = Learner(*vlm.load(*base), random.Random(args.seed))
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    if args.prompt_format == "chat" and not learner.processor.tokenizer.chat_template:
+        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     if args.engine and not is_chat(learner.processor, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
-    if args.train_horizon and args.train_horizon < min(task.max_steps for task in env.tasks("train")):
+    horizons = [task.max_steps for task in env.tasks("train") if task.config is not None]
+    if not horizons:
+        reason = "nothing else says what succeeded"
+        raise UsageError(f"{args.env_id}: no training task has a check of its own, and {reason}")
+    if args.train_horizon and args.train_horizon < min(horizons):
         raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers + args.num_servers)
@@ -1390,7 +1398,8 @@ def main(args):
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:
                 save(learner, system, run)
-            run.say(f"go on with --resume {run.path}")
+            if run.latest() is not None:
+                run.say(f"go on with --resume {run.path}")
             raise
         finally:
             system.close()

@@ -828,7 +828,7 @@ def update_actor(learner, pairs, phase, rng, args):
         logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
         reference = torch.tensor([s.ref_logprob for s in steps], device=logprobs.device)
-        drifts.append((reference - logprobs.detach()).sum())
+        drifts.append((reference - logprobs.detach()).sum()[None])
         if args.loss in ("sft", "digirl"):  # filtered before
             return -logprobs.sum()
         advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
@@ -866,13 +866,10 @@ def update_actor(learner, pairs, phase, rng, args):
     actor.eval()
     if not losses:
         return {}
-    drift = torch.tensor(
-        [math.fsum(torch.stack(drifts).tolist()) if drifts else 0.0], device=losses[0].device
-    )  # threads add in any order
-    parallel.add_up([drift])
+    (drift,) = parallel.column_sums(drifts, 1, losses[0].device)
     return {
         "losses/policy_loss": mean_loss(losses, "actor"),
-        "losses/ref_minus_new_logprob": drift.item() / (len(pairs) * args.actor_epochs),
+        "losses/ref_minus_new_logprob": drift / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
         "charts/learning_rate": rate,
     }
@@ -1174,7 +1171,8 @@ def train(args, env, run, player, learner):
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
-    run.summary(memory.before, after)
+    if after:
+        run.summary(memory.before, after)
     if parallel.is_main():
         print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
         print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")

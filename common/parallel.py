@@ -4,6 +4,7 @@ every batch; all hold the same weights and the same records. With one process no
 Only the first process (`is_main`) writes the run's folder.
 """
 
+import math
 import os
 from datetime import timedelta
 
@@ -73,6 +74,17 @@ def broadcast(value):
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def column_sums(rows, width, device):
+    """Sums over the rows (tensors [width], of this process's micro-batches) and the processes, as floats; the same in
+    whatever order threads made the rows."""
+    import torch
+
+    columns = torch.stack(rows).double().cpu().T.tolist() if rows else [[0.0]] * width  # none: the others had all
+    total = torch.tensor([math.fsum(column) for column in columns], device=device)
+    add_up([total])
+    return total.tolist()
 
 
 def add_up(tensors):

@@ -115,7 +115,8 @@ def make(env_id, **options):
         path = site.pop("tasks", "") or path
         if not path:
             page = "hacking" if name == "site" else "webgym"
-            raise UsageError(f"--env-id {name} needs --tasks FILE (docs/{page}.md has an example)")
+            way = f"{name}:FILE, or --tasks FILE where the script has it"
+            raise UsageError(f"--env-id {name} needs a file of tasks: {way} (docs/{page}.md has an example)")
         options.pop("port", None)  # of a server that we start
         return (Site if name == "site" else WebGym)(path, **site, **options)
     if name == "phone" and (path or site.get("tasks") or serials):

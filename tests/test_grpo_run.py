@@ -246,3 +246,15 @@ def test_bad_input_is_one_line(tmp_path, flags, said):
     done = run_script(["grpo_async.py", "--runs-dir", str(tmp_path), *SMALL, *flags], timeout=120)
     assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr, done.stderr
     assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+def test_tasks_that_nobody_checks_are_one_line(tmp_path):
+    tasks = tmp_path / "tasks.jsonl"
+    tasks.write_text('{"intent": "find it", "start_url": "http://127.0.0.1:9/", "split": "train"}\n')
+    flags = ["--env-id", f"site:{tasks}", "--runs-dir", str(tmp_path / "runs")]
+    for script, way in (("grpo_async.py", "nothing else says what succeeded"), ("distrl.py", "--judge-url URL asks")):
+        done = run_script([script, *flags], timeout=120)
+        assert done.returncode == 2 and "no training task has a check" in done.stderr and way in done.stderr, (
+            done.stderr
+        )
+    assert not (tmp_path / "runs").exists()

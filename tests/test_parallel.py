@@ -1,5 +1,6 @@
 """`accelerate launch webrl.py` on two processes gives the losses of one process with the whole batch."""
 
+import itertools
 import json
 import math
 import os
@@ -10,7 +11,7 @@ import sys
 import pytest
 import torch
 
-from common import checkpoint, llm
+from common import checkpoint, llm, parallel
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
 from tests.test_demo import ROOT, SMALL
@@ -95,3 +96,10 @@ def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(
     args = ("--lora-rank", "2")
     with pytest.raises(AssertionError, match="one of the two"):
         play_run(tmp_path / "lora", *FSDP, free_port(), flags=args, **fsdp)
+
+
+def test_column_sums_do_not_depend_on_the_order_of_the_rows():
+    rows = [torch.tensor([1e8, 1.0]), torch.tensor([1.0, 2.0]), torch.tensor([-1e8, 4.0])]  # 1 is lost in float32
+    for order in itertools.permutations(rows):
+        assert parallel.column_sums(list(order), 2, "cpu") == [1.0, 7.0]
+    assert parallel.column_sums([], 2, "cpu") == [0.0, 0.0]
