@@ -166,7 +166,7 @@ def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
     for env_id, flags, says in (
         (own, [], "--no-curriculum"),
         (own, ["--no-curriculum"], "--demos FILE"),
-        ("site", [], "needs --tasks FILE"),
+        ("site", [], "site:FILE, or --tasks FILE"),
         ("site", ["--tasks", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         ("site", ["--tasks", unchecked], "no start_url"),
         ("arena", ["--start-url", "http://a.b/"], "--start-url is for --env-id site"),

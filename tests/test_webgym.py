@@ -299,7 +299,7 @@ def test_what_is_missing_or_of_no_use_is_said_at_once(tmp_path, monkeypatch):
         envs.make(f"webgym:{tmp_path}/none.jsonl")
     with pytest.raises(UsageError, match="split is 'train'; here it may be test"):
         envs.make(f"webgym:{file}+{file}")
-    with pytest.raises(UsageError, match="webgym needs --tasks FILE"):
+    with pytest.raises(UsageError, match="webgym needs a file of tasks: webgym:FILE, or --tasks FILE"):
         envs.make("webgym")
     with pytest.raises(UsageError, match="--start-url is for --env-id site"):
         envs.make("webgym", tasks=file, start_url="http://a.org/")

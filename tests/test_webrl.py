@@ -93,7 +93,8 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
     outcomes = torch.zeros(len(values))
     outcomes[-1] = reward
     own = digirl.step_advantages(outcomes, torch.tensor([*values, 0.0]), gamma, 0.05)
-    assert webrl.digirl_advantages(torch.tensor(values), reward, gamma).tolist() == pytest.approx(own.tolist())
+    got = webrl.digirl_advantages(torch.tensor(values), reward, gamma)
+    assert got.tolist() == pytest.approx(own.tolist(), abs=1e-6)  # where they are near 0, float32 rounds
 
 
 def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
