@@ -33,7 +33,7 @@ from common import fsdp, llm, parallel
 from common.critic import make_critic, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
-from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.replay import Trajectory, read_demos
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
@@ -511,12 +511,7 @@ def make_learner(learner, args):
 
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
-    betas, decay = (0.9, 0.98), 0.01
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
-    )
+    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -699,7 +694,7 @@ def update_actor(learner, groups, player, args):
         old = action_logprobs(actor, pairs, learner, args)
         for t, i in pairs:
             t.steps[i].ref_logprob = sum(old[id(t), i])
-        metrics["rollout/logprob_gap"] = player.check_logprobs([t.steps[i] for t, i in pairs])
+        metrics |= player.check_logprobs([t.steps[i] for t, i in pairs])
     reference = {}
     if learner.reference is not None:
         reference = action_logprobs(learner.reference, pairs, learner, args)
@@ -728,16 +723,9 @@ def update_actor(learner, groups, player, args):
     for _ in range(args.update_epochs):
         for batch in llm.random_batches(len(pairs), args.minibatch_size, learner.rng):
             items = [pairs[i] for i in batch]
-            loss, norm = llm.gradient_step(
-                actor,
-                learner.optimizer,
-                items,
-                pair_lengths(items),
-                loss_sum,
-                sum(len(t.steps[i].action_ids) for t, i in items),
-                args.micro_batch_tokens,
-                args.max_grad_norm,
-            )
+            sizes, count = pair_lengths(items), sum(len(t.steps[i].action_ids) for t, i in items)
+            options = args.micro_batch_tokens, args.max_grad_norm
+            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, count, *options)
             losses.append(loss)
             norms.append(norm)
             learner.updates += 1

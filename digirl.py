@@ -28,7 +28,7 @@ from common import fsdp, llm, parallel
 from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
-from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
@@ -299,12 +299,7 @@ def make_learner(learner, args):
 
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
-    betas, decay = (0.9, 0.98), 0.01
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
-    )
+    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
 def pairs_of(trajectories):
@@ -449,8 +444,8 @@ def update_actor(learner, trajectories, args):
         trained += len(items)
         if not items:
             continue
-        lengths, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
-        loss, norm = llm.gradient_step(actor, learner.optimizer, items, lengths, loss_sum, len(batch), *options)
+        sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
+        loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(batch), *options)
         losses.append(loss)
         norms.append(norm)
         learner.updates += 1
@@ -492,16 +487,16 @@ def fine_tune(learner, demos, args):
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
-def draw(tasks, count, rng):
+def draw_tasks(tasks, count, rng):
     """`count` of the tasks at random, none a second time before all have had their turn."""
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
 
-def run_round(learner, buffer, player, train_tasks, eval_tasks, args):
+def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     """A round: rollouts, all waited for; then the values, the filters and the actor."""
     run, begun = player.run, time.monotonic()
     learner.iteration += 1
-    tasks, seed = draw(train_tasks, args.batch_trajectories, learner.rng), args.seed * 1000 + learner.iteration
+    tasks, seed = draw_tasks(train_tasks, args.batch_trajectories, learner.rng), args.seed * 1000 + learner.iteration
     rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
     rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
     for trajectory in rollouts:
@@ -547,7 +542,7 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
     elif args.num_demos:
         demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
     if (args.demos or args.num_demos) and not demos:
-        raise UsageError("there is no demonstration of a success: --num-demos N, or --num-demos 0 for none")
+        raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     if demos:
         run.trajectories.append(demos)
         run.say(f"{len(demos)} demonstrations of {len(pairs_of(demos))} steps: fine-tuning")
@@ -566,7 +561,7 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
 
 
 def train(args, env, run, player, learner):
-    """Fine-tuning, the rounds, and the evaluations around them."""
+    """Fine-tuning, the iterations, and the evaluations around them."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
@@ -582,11 +577,11 @@ def train(args, env, run, player, learner):
     before = [t for t in run.trajectories if t.policy == "test before"] if learner.iteration >= 0 else []
     if learner.iteration < 0:
         before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
-    rounds = args.iterations
+    iterations = args.iterations
     if args.total_trajectories:
-        rounds = min(rounds, math.ceil(args.total_trajectories / args.batch_trajectories))
-    while learner.iteration < rounds and not 0 < args.train_seconds <= learner.seconds:
-        run_round(learner, buffer, player, train_tasks, eval_tasks, args)
+        iterations = min(iterations, math.ceil(args.total_trajectories / args.batch_trajectories))
+    while learner.iteration < iterations and not 0 < args.train_seconds <= learner.seconds:
+        run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, buffer, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration)

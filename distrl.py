@@ -20,8 +20,6 @@ filter, ..) is a field of Args with its reason; docs/distrl.md lists every diffe
 """
 
 import asyncio
-import contextlib
-import json
 import math
 import os
 import random
@@ -39,12 +37,12 @@ import envs
 from common import fsdp, llm, parallel
 from common.cluster import start_ray
 from common.critic import make_critic, state_values, value_logits
-from common.errors import EnvFault, TooManyFaults, UsageError
+from common.errors import TooManyFaults, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
-from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.players import Batcher, Players
-from common.replay import append_lines, read_demos
-from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
+from common.replay import read_demos
+from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import auc, evaluation_metrics, rollout_metrics
 from tools import plot, view
@@ -602,8 +600,8 @@ class RolloutWorker:
         return await self.free.get()
 
     async def play(self, task, seed, temperature):
-        """(Trajectory or None where the task was dropped, its screenshots by name, the faults on the way, seconds that
-        it waited for the policy)."""
+        """((Trajectory, its screenshots by name) or None where the task was dropped, the faults on the way, seconds
+        that it waited for the policy)."""
 
         async def episode(env, task, attempt, album):
             async def policy(prompt, own_seed):
@@ -649,8 +647,10 @@ class RolloutWorker:
             # a phone that failed at a task three times rests before the next one, longer and longer
             rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
             asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
-        kept = {step.screenshot for step in trajectory.steps} if trajectory and self.args.screenshots else ()
-        return trajectory, {name: album.pictures[name] for name in kept if name is not None}, log
+        if trajectory is None:
+            return None, log
+        kept = {step.screenshot for step in trajectory.steps} if self.args.screenshots else ()
+        return (trajectory, {name: album.pictures[name] for name in kept if name is not None}), log
 
     def _prompt(self, instruction, steps, obs):
         return agent_prompt(self.tokenizer, instruction, steps, obs, self.args.prompt_format)
@@ -737,72 +737,42 @@ Before it, say in a line what the element is (# Element: ...)."""
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
-@dataclass
-class Listing:
-    """Tasks that are played once each, before any rollout: evaluations, demonstrations. `call(worker, index)` begins
-    one; `outcomes` has what came of it."""
-
-    call: object
-    todo: list
-    outcomes: dict = field(default_factory=dict)
-
-
-@dataclass
-class Part:
-    """A worker: its Ray actor, and the version of its weights, -1 until it has any: it may not have found a place.
-    `deaths` of workers in this place that had not come so far."""
-
-    actor: object
-    version: int = -1
-    deaths: int = 0
-
-
-RECENT = 256  # episodes by which the trajectories of a minute are counted
-
-
 class System:
-    """The workers, and what keeps every phone playing and hands out weights, whatever the host does meanwhile:
-    `players`, whose `changed` guards all of it. `queue` has the trajectories that came, first in, first out."""
+    """What keeps every phone playing and hands out weights, whatever the host does meanwhile: `players`, whose
+    `changed` guards all of it. `queue` has the trajectories that came, first in, first out."""
 
     def __init__(self, args, draw_task):
         import ray
 
         self.ray, self.args, self.draw_task = ray, args, draw_task
-        self.parts = [Part(self._start_worker(number)) for number in range(args.num_workers)]
-        slots = [number for number in range(args.num_workers) for _ in range(args.phones_per_worker)]
-        self.slots = len(slots)
-        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * self.slots))
-        self.steps, self.weights, self.version, self.listing = 0, None, -1, None
+        self.slots = args.num_workers * args.phones_per_worker
+        self.steps, self.weights, self.version = 0, None, -1
         # rollouts that may begin in all, that began, that ended (dropped ones too), that were lost with a worker
         self.allowed = self.begun = self.ended = self.lost = 0
-        self.again, self.queue = [], deque()
-        self.times, self.timeline, self.transfers = deque(maxlen=RECENT), [], []
+        self.again, self.queue, self.transfers = [], deque(), []
+        options = {"num_cpus": 1, "num_gpus": args.gpus_per_worker, "max_concurrency": args.phones_per_worker + 3}
+        places = partial(ray.remote(RolloutWorker).options(**options).remote, args), args.num_workers
         hand_out = [self._hand_out(number) for number in range(args.num_workers)]
-        self.players = Players(slots, self._next, self._lost, self._status, hand_out)
+        self.players = Players(*places, args.phones_per_worker, self._next, self._status, -1, hand_out)
         self.changed = self.players.changed
         self.players.start()
-
-    def _start_worker(self, number):
-        options = {"num_cpus": 1, "num_gpus": self.args.gpus_per_worker}
-        worker = self.ray.remote(RolloutWorker).options(**options, max_concurrency=self.args.phones_per_worker + 3)
-        return worker.remote(self.args, number)
 
     # --- in the thread that plays
 
     async def _hand_out(self, number):
         """Let a worker fetch the newest weights whenever it has older ones; the host does not wait for it."""
         while (job := await self.players.until(partial(self._behind, number))) is not None:
-            call, part, version = job
+            call, worker, version = job
             try:
                 took = await call
             except self.ray.exceptions.RayTaskError:
                 raise
             except self.ray.exceptions.RayError as error:
                 with self.changed:
-                    self._lost(number, part, lambda: None, error)
+                    self.players.lost(number, worker, error)
                 continue
             with self.changed:
-                part.version = version
+                worker.version, worker.answered = version, True
                 self.transfers.append(took)
                 self.changed.notify_all()
             self.players.notify()
@@ -810,34 +780,26 @@ class System:
     def _behind(self, number):
         """(what is awaited, the worker, the version that it will have) of a worker with older weights than there
         are, or None."""
-        part, version = self.parts[number], self.version
-        return None if part.version == version else (part.actor.pull.remote([self.weights], version), part, version)
+        worker, version = self.players.workers[number], self.version
+        if worker.version == version:
+            return None
+        return worker.actor.pull.remote([self.weights], version), worker, version
 
     async def _status(self):
         """How things stand, in a line."""
-        with self.changed:
-            workers = sum(part.version >= 0 for part in self.parts)
         return (
-            f"version {self.version}: {self.players.playing} episodes run on {workers} workers, {len(self.queue)} "
-            f"trajectories wait, {self.ended} were played, {self.per_minute():,.1f} a minute"
+            f"version {self.version}: {self.players.playing} episodes run on {len(self._ready())} workers, "
+            f"{len(self.queue)} trajectories wait, {self.ended} were played, {self.players.per_hour():,.0f} an hour"
         )
 
-    def per_minute(self):
-        """Trajectories that ended in a minute, by the last ones."""
-        seconds = time.time() - self.times[0] if len(self.times) > 1 else math.inf
-        return 60 * (len(self.times) - 1) / seconds
+    def _ready(self):
+        """The versions of the workers that play."""
+        return [worker.version for worker in self.players.workers if worker.version >= 0]
 
-    def _next(self, number):
-        """(what is awaited, what to do with what comes, what to do if the worker is lost, the worker), or None."""
-        part, listing = self.parts[number], self.listing
-        if part.version < 0:
+    def _next(self, worker):
+        """The next rollout, where one may begin (`Players`)."""
+        if self.players.listed is not None:  # what a run plays beside an evaluation would be for nothing
             return None
-        if listing is not None:  # no rollout begins meanwhile: what a run plays in evaluations would be for nothing
-            if not listing.todo:
-                return None
-            index = listing.todo.pop(0)
-            again = partial(listing.todo.insert, 0, index)
-            return listing.call(part.actor, index), partial(self._listed, index), again, part
         if self.again:
             place = self.again.pop(0)
         elif self.begun < self.allowed:
@@ -845,49 +807,24 @@ class System:
         else:
             return None
         seed = llm.seed_of(self.args.seed, place)
-        call = part.actor.play.remote(self.draw_task(place), seed, self.args.temperature)
-        return call, partial(self._played, place), partial(self._again, place), part
+        call = worker.play.remote(self.draw_task(place), seed, self.args.temperature)
+        return call, partial(self._played, place), partial(self._again, place)
 
     def _again(self, place):
         self.lost += 1
         self.again.append(place)
 
-    def _lost(self, number, part, again, error):
-        """A worker is gone: what it played is played again, and another one takes its place. Raises TooManyFaults
-        where it never came to anything, nor did the two before it."""
-        if self.players.stopping:
-            return
-        again()
-        if self.parts[number] is part:  # the first that notices
-            self.faults.record(EnvFault(f"rollout worker {number} is gone"))
-            deaths = part.deaths + 1 if part.version < 0 else 0
-            if deaths > 2:
-                raise TooManyFaults(f"rollout worker {number} cannot start: {str(error)[-600:]}")
-            with contextlib.suppress(Exception):
-                self.ray.kill(part.actor)  # one that is only out of reach would play on beside the new one
-            self.parts[number] = Part(self._start_worker(number), deaths=deaths)
-            self.players.notify()
-
-    def _listed(self, index, outcome, slot, begun):
-        trajectory, pictures, log, _ = outcome
-        self.faults.add(log)
-        self.listing.outcomes[index] = trajectory, pictures
-
-    def _played(self, place, outcome, worker, begun):
-        trajectory, pictures, log, waited = outcome
-        self.faults.add(log)
-        now = time.time()
+    def _played(self, place, played):
+        """A rollout into the queue; what the timeline shows of it."""
         self.ended += 1
-        self.times.append(now)
-        if trajectory is None:
-            return
+        if played is None:
+            return None
+        trajectory, _ = played
         trajectory.place = place
         self.steps += len(trajectory.steps)
-        self.queue.append((trajectory, pictures))
-        self.timeline.append(
-            {"place": place, "worker": worker, "begun": begun, "ended": now, "model": round(waited, 4)}
-            | {"steps": len(trajectory.steps), "versions": [step.version for step in trajectory.steps]}
-        )
+        self.queue.append(played)
+        versions = [step.version for step in trajectory.steps]
+        return {"place": place, "steps": len(trajectory.steps), "versions": versions}
 
     # --- what the host asks for
 
@@ -895,13 +832,7 @@ class System:
         """What came of `call(worker, index)` for 0 to count - 1, those that were not dropped: (trajectory, screenshots)
         each. All workers have the newest weights first."""
         self.settle()
-        with self.changed:
-            self.listing = Listing(call, list(range(count)))
-        outcomes = self.players.wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
-        with self.changed:
-            self.listing = None
-        self.players.notify()
-        return [outcomes[index] for index in range(count) if outcomes[index][0] is not None]
+        return [played for played in self.players.play_each(call, count) if played is not None]
 
     def allow(self, count):
         """Let rollouts begin until there are `count` in all."""
@@ -936,41 +867,16 @@ class System:
 
     def settle(self):
         """Wait until every worker that plays has the newest weights."""
-
-        def done():
-            there = [part.version for part in self.parts if part.version >= 0]
-            return True if there and set(there) == {self.version} else None
-
-        self.players.wait(done)
+        self.players.wait(lambda: True if set(self._ready()) == {self.version} else None)
 
     def metrics(self):
-        """Faults, what is played and what it took, so far; of transfers since the last time."""
+        """What is played and what it took, so far; of transfers since the last time."""
         with self.changed:
             transfers, self.transfers = self.transfers, []
-            found = {
-                "rollout/fault_rate": self.faults.rate,
-                "rollout/faults": self.faults.faults,
-                "rollout/dropped": self.faults.dropped,
-                "rollout/agent_hangs": self.faults.agent_hangs,
-                "rollout/lost": self.lost,
-                "perf/workers": sum(part.version >= 0 for part in self.parts),
-                "perf/trajectories_per_minute": self.per_minute(),
-            }
+            found = {"rollout/lost": self.lost, "perf/workers": len(self._ready())}
         if transfers:
             found |= {"perf/transfer_seconds": sum(transfers) / len(transfers), "perf/transfers": len(transfers)}
         return found
-
-    def write_timeline(self, run):
-        """When episodes began and ended, in seconds since 1970, as lines of the run's timeline.jsonl."""
-        with self.changed:
-            rows, self.timeline = self.timeline, []
-        append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
-
-    def close(self):
-        self.players.stop()
-        with contextlib.suppress(Exception):
-            self.ray.get([part.actor.close.remote() for part in self.parts], timeout=20)
-        self.ray.shutdown()
 
 
 # ------------------------------------------------------------------------------------------------------------- the host
@@ -1006,11 +912,7 @@ def terminal_state(trajectory, kind):
 
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    betas, decay = (0.9, 0.98), 0.01
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=True
-    )
+    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
 def pairs_of(trajectories):
@@ -1191,16 +1093,8 @@ def update_actor(learner, trajectories, progress, args):
     for _ in range(args.actor_epochs):
         for batch in llm.random_batches(len(pairs), args.batch_size, learner.rng):
             items = [pairs[i] for i in batch]
-            loss, norm = llm.gradient_step(
-                actor,
-                learner.optimizer,
-                items,
-                pair_lengths(items),
-                loss_sum,
-                len(items),
-                args.micro_batch_tokens,
-                args.max_grad_norm,
-            )
+            sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
+            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(items), *options)
             losses.append(loss)
             norms.append(norm)
             learner.updates += 1
@@ -1232,15 +1126,14 @@ def look_metrics(trajectories, looks, version):
     pairs = pairs_of(trajectories)
     steps = [t.steps[i] for t, i in pairs]
     ratios = [ratio for t in trajectories for ratio in looks[id(t)].ratios]
-    own = [step for step in steps if step.version == version]
-    gaps = [abs(step.ref_logprob - sum(step.logprobs)) / len(step.logprobs) for step in own]
+    own = [(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps if step.version == version]
     count = max(1, len(steps))
     found = {
         "losses/advantage": sum(step.advantage for step in steps) / count,
         "losses/positive": sum(step.advantage > 0 for step in steps) / count,
         "losses/ratio_before": sum(ratios) / count,
     }
-    return found | ({"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {})
+    return found | logprob_gap(own)
 
 
 def fine_tune(learner, demos, args):
@@ -1276,29 +1169,6 @@ def fine_tune(learner, demos, args):
     return mean_loss(losses, "SFT")
 
 
-def together(learner, what, *given):
-    """One of WORK in all of the host's processes (accelerate launch): what it returns. The first one calls this, and
-    has Ray and the run's folder; the others follow."""
-    parallel.broadcast((what, learner.rng.getstate(), learner.iteration, given))
-    return WORK[what](learner, *given)
-
-
-def follow(learner, run, args):
-    """What the other processes do: the first one's work on the weights, until it ends."""
-    if run.resumed:
-        restore_learner(learner, run.resumed, args)
-    while (job := parallel.broadcast(None)) is not None:
-        what, rng, learner.iteration, given = job
-        learner.rng.setstate(rng)
-        if what == "save":
-            run.save_checkpoint(0, {}, {}, {})  # the first one writes
-        else:
-            WORK[what](learner, *given)
-
-
-WORK = {f.__name__: f for f in (fine_tune, make_critics, warm_up_critics, look_at, update)}
-
-
 # ------------------------------------------------------------------------------------------------------------ the loop
 COUNTS = "iteration", "updates"
 
@@ -1329,10 +1199,9 @@ def save(host):
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "version": system.version}
     with system.changed:
-        state |= {"faults": system.faults.state(), "lost": system.lost, "begun": system.begun}
+        state |= {"faults": system.players.faults.state(), "lost": system.lost, "begun": system.begun}
     state |= {"unknown": host.unknown, "seconds": host.seconds}
     state |= {"maxima": [host.buffer.max_td, host.buffer.max_entropy]}
-    parallel.broadcast(("save", states["rng"], learner.iteration, ()))
     run.save_checkpoint(system.steps, weights, states, state)
 
 
@@ -1344,7 +1213,7 @@ def restore(host, args):
     state = run.resumed.state
     host.unknown, host.seconds = state["unknown"], state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
-    system.faults.set_state(state["faults"])
+    system.players.faults.set_state(state["faults"])
     system.lost = state["lost"]
     missing = set(range(state["begun"]))
     for trajectory in run.trajectories:
@@ -1478,7 +1347,7 @@ def staleness(entries, version):
 def look_again(host, entries, args):
     """Priorities and worths of entries by the newest policy and critics."""
     if entries:
-        looks = together(host.learner, "look_at", [entry.trajectory for entry in entries], args)
+        looks = parallel.call(host.learner, look_at, [entry.trajectory for entry in entries], args)
         host.buffer.note(entries, looks, (args.w1, args.w2, args.w3), host.learner.iteration)
 
 
@@ -1497,15 +1366,14 @@ def run_iteration(host, eval_tasks, args):
         batch, chosen = draw(host, args)
         metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
         given = [entry.trajectory for entry in batch], [entry.trajectory for entry in chosen]
-        found, looks = together(learner, "update", *given, system.version, progress_of(host, args), args)
+        found, looks = parallel.call(learner, update, *given, system.version, progress_of(host, args), args)
         if looks:
             host.buffer.note(batch + chosen, looks, (args.w1, args.w2, args.w3), learner.iteration)
         wanted = learner.critics and (args.prioritised or args.filter_quantile)
         if wanted and learner.iteration % args.refresh_every == 0:
             look_again(host, longest_ago(host, args), args)
     metrics |= found
-    if found.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
-        run.say(f"warning: sampling log-probs are {found['rollout/logprob_gap']:.3f} a token from the model's own")
+    warn_of_gap(run, found)
     if learner.updates > updates:
         system.publish(learner.actor, system.version + 1)
     host.seconds += time.monotonic() - begun
@@ -1520,11 +1388,11 @@ def run_iteration(host, eval_tasks, args):
         metrics |= evaluate(host, eval_tasks, "eval", args)[1]
         shown = "rollout/reward", "replay/success", "staleness/mean", "losses/policy_loss", "eval/success"
         run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, *shown)
-    metrics |= system.metrics()
+    metrics |= system.players.metrics() | system.metrics()
     metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
     metrics |= {"charts/seconds": host.seconds}
     run.log(metrics, system.steps)
-    system.write_timeline(run)
+    system.players.write_timeline(run)
     if learner.iteration % args.save_every == 0:
         save(host)
 
@@ -1544,14 +1412,14 @@ def start(host, train_tasks, test_tasks, args):
             demos = system.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
         demos = [(t, pictures) for t, pictures in demos if t.verdict]
     if (args.demos or args.num_demos) and not demos:
-        raise UsageError("there is no demonstration of a success: --num-demos N, or --num-demos 0 for none")
+        raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     if demos:
         trajectories = [t for t, _ in demos]
         run.say(f"{len(demos)} demonstrations of {len(pairs_of(trajectories))} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = together(learner, "fine_tune", trajectories, args)
+            metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, trajectories, args)
         keep(run, demos)
-    together(learner, "make_critics", args)
+    parallel.call(learner, make_critics, args)
     learner.iteration = 0
     system.publish(learner.actor, 1)
     if args.test_before and test_tasks:
@@ -1572,7 +1440,7 @@ def warm_up(host, args):
     success = sum(t.reward for t in trajectories) / max(1, len(trajectories))
     host.run.say(f"{len(trajectories)} trajectories to begin with, success {success:.3f}")
     with host.run.timer("training"):
-        host.run.log(together(host.learner, "warm_up_critics", trajectories, args), host.system.steps)
+        host.run.log(parallel.call(host.learner, warm_up_critics, trajectories, args), host.system.steps)
 
 
 def progress_of(host, args):
@@ -1681,13 +1549,15 @@ def main(args):
         start_ray(args.ray_address, args.num_workers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
-            follow(learner, run, args)
+            if run.resumed:
+                restore_learner(learner, run.resumed, args)
+            parallel.follow(learner)
             return
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_size), run)
         try:
             train(args, env, host)
-            parallel.broadcast(None)
+            parallel.let_go()
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:
                 save(host)
@@ -1695,7 +1565,7 @@ def main(args):
                 run.say(f"go on with --resume {run.path}")
             raise
         finally:
-            system.close()
+            system.players.close()
 
 
 if __name__ == "__main__":

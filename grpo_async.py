@@ -18,14 +18,12 @@ batches, a store for screenshots, and the learner in this process. On one machin
 """
 
 import asyncio
-import contextlib
 import hashlib
-import json
 import math
 import os
 import random
 import time
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -36,12 +34,12 @@ import torch
 import envs
 from common import fsdp, llm, parallel, vlm
 from common.cluster import start_ray
-from common.engine import Engine
+from common.engine import Engine, EngineServer
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.players import Batcher, Players
-from common.replay import TrajectoryStore, append_lines
-from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, LOGPROB_GAP, FaultLog, demonstrate, play, play_until_sound
+from common.replay import TrajectoryStore
+from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
 from common.visual import agent_prompt, is_chat, memory_keys, read_action, shown_steps, write_action
@@ -398,7 +396,6 @@ class Pool:
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
-RECENT = 256  # episodes by which the trajectories of an hour are counted
 STORE = "store"  # the actors' names
 SERVER = "policy server {}"
 
@@ -514,61 +511,6 @@ class PolicyServer:
 
     def statistics(self):
         """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
-        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
-
-
-class EngineServer:
-    """What PolicyServer does, by the generation server at --engine: it batches, and loads each version's adapter."""
-
-    def __init__(self, args):
-        import ray
-
-        processor = vlm.load_processor(llm.find_model(args.model_id))
-        self.image_token = vlm.image_token(processor)
-        stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
-        self.engine = Engine(args.engine, sorted(stops))
-        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
-        self.tokens, self.busy, self.asked = 0, 0.0, 0
-        self.beginning = None
-
-    async def _begin(self):
-        """As of PolicyServer."""
-        newest = await self.store.newest.remote()
-        if newest is not None and newest[1] > self.version:
-            await self.set_weights(newest[0][0], newest[1])
-
-    async def complete(self, prompt, images, seed, temperature, turns):
-        """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
-        server reads it in another way."""
-        if self.beginning is None:
-            self.beginning = asyncio.create_task(self._begin())
-        await self.beginning
-        pictures, begun = await self.store.get.remote(images), time.monotonic()
-        if None in pictures:
-            raise EnvFault("a screenshot is lost")
-        self.asked += 1
-        try:
-            settings = seed, temperature, self.max_new_tokens, self.version
-            done, ids = await self.engine.complete_chat(turns, pictures, *settings)
-        finally:
-            self.asked -= 1
-            self.busy += time.monotonic() - begun
-        if self._text(ids) != self._text(prompt):
-            raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
-        self.tokens += len(done.ids)
-        return done
-
-    def _text(self, ids):
-        """Token ids without images: a server may give one token for each, or one for each of its patches."""
-        return [token for token in ids if token != self.image_token]
-
-    async def set_weights(self, folder, version):
-        """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
-        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
-        self.version = version
-
-    def statistics(self):
-        """As of PolicyServer."""
         return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
 
 
@@ -721,19 +663,9 @@ def read_schedule(args):
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
-@dataclass
-class Listing:
-    """Tasks that are played once each, before anything of the pool: evaluations, demonstrations. `call(worker, index)`
-    begins one; `outcomes` has what came of it."""
-
-    call: object
-    todo: list
-    outcomes: dict = field(default_factory=dict)
-
-
 class System:
     """The actors, and what keeps every slot of every worker playing, whatever the learner does meanwhile: `players`,
-    whose `changed` guards the pool, the listings and the counts."""
+    whose `changed` guards the pool and the counts."""
 
     def __init__(self, args, pool, run_folder):
         import ray
@@ -742,27 +674,22 @@ class System:
         # Ray starts a lost store or server anew and asks it once more what was asked of the lost one.
         forever = {"max_restarts": -1, "max_task_retries": -1}
         self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
-        base = args.model_id, args.lora_rank, args.load_in_4bit
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
-        keeps = args.staleness + 1 if args.lockstep else 0
-        part = ray.remote(EngineServer if args.engine else PolicyServer)
-        given = [args] if args.engine else [base, args.max_new_tokens, args.cpu_threads, keeps]
-        self.servers = [
-            part.options(**options, name=SERVER.format(number)).remote(*given) for number in range(args.num_servers)
-        ]
-        self.workers = [self._start_worker(number) for number in range(args.num_workers)]
-        slots = [number for number in range(args.num_workers) for _ in range(args.envs_per_worker)]
-        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(slots)))
-        self.steps, self.weights, self.version, self.listing = 0, None, 0, None
-        self.ended, self.timeline = deque(maxlen=RECENT), []
+        if args.engine:
+            given = EngineServer, args.engine, args.model_id, args.max_new_tokens, STORE
+        else:
+            base = args.model_id, args.lora_rank, args.load_in_4bit
+            keeps = args.staleness + 1 if args.lockstep else 0
+            given = PolicyServer, base, args.max_new_tokens, args.cpu_threads, keeps
+        server = ray.remote(given[0]).options(**options)
+        self.servers = [server.options(name=SERVER.format(n)).remote(*given[1:]) for n in range(args.num_servers)]
+        self.steps, self.weights, self.version = 0, None, 0
         self.schedule = read_schedule(args) if args.lockstep else None
-        self.players = Players(slots, self._next, self._lost, self._status)
+        worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
+        places = partial(worker.remote, args), args.num_workers, args.envs_per_worker
+        self.players = Players(*places, self._next, self._status)
         self.changed = self.players.changed
         self.players.start()
-
-    def _start_worker(self, number):
-        worker = self.ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=self.args.envs_per_worker + 2)
-        return worker.remote(self.args, number)
 
     # --- in the thread that plays
 
@@ -778,21 +705,11 @@ class System:
         return (
             f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
             f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_size} are there, "
-            f"lag {lag:.1f}; {self.per_hour():,.0f} an hour"
+            f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour"
         )
 
-    def per_hour(self):
-        """Trajectories that ended in an hour, by the last ones."""
-        seconds = time.time() - self.ended[0] if len(self.ended) > 1 else math.inf
-        return 3600 * (len(self.ended) - 1) / seconds
-
-    def _next(self, number):
-        """(what is awaited, what to do with what comes, what to do if the worker is lost, the worker), or None."""
-        worker, listing = self.workers[number], self.listing
-        if listing is not None and listing.todo:
-            index = listing.todo.pop(0)
-            again = partial(listing.todo.insert, 0, index)
-            return listing.call(worker, index), partial(self._listed, index), again, worker
+    def _next(self, worker):
+        """The next rollout, where admission lets one begin (`Players`)."""
         job = self.pool.next()
         if job is None:
             return None
@@ -800,42 +717,22 @@ class System:
         seed = llm.seed_of(self.args.seed, group.number, member)
         call = worker.play.remote(group.task, seed, self.args.temperature)
         place = group.number, member
-        return call, partial(self._played, *place), partial(self.pool.put_back, *place), worker
+        return call, partial(self._played, *place), partial(self.pool.put_back, *place)
 
-    def _lost(self, number, worker, again, error):
-        """An episode was lost with its worker: it is played again, by another one in its place."""
-        if self.players.stopping:
-            return
-        again()
-        if self.workers[number] is worker:  # the first slot that notices
-            self.faults.record(EnvFault(f"rollout worker {number} is gone"))
-            with contextlib.suppress(Exception):
-                self.ray.kill(worker)  # one that is only out of reach would play on beside the new one
-            self.workers[number] = self._start_worker(number)
-
-    def _listed(self, index, outcome, slot, begun):
-        trajectory, log, _ = outcome
-        self.faults.add(log)
-        self.listing.outcomes[index] = trajectory
-
-    def _played(self, number, member, outcome, worker, begun):
-        trajectory, log, waited = outcome
-        self.faults.add(log)
-        now = time.time()
-        self.ended.append(now)
+    def _played(self, number, member, trajectory):
+        """A rollout into its group; what the timeline shows of it."""
         if trajectory is not None and trajectory.verdict is None:  # nobody knows: no reward of 0
             self.drop(names_of([trajectory]))
             trajectory = None
+        row = None
         if trajectory is not None:
             trajectory.reward = float(trajectory.verdict)
             trajectory.place = number * self.args.group_size + member
             self.steps += len(trajectory.steps)
-            self.timeline.append(
-                {"group": number, "member": member, "worker": worker, "begun": begun, "ended": now}
-                | {"model": round(waited, 4), "steps": len(trajectory.steps), "reward": trajectory.reward}
-            )
+            row = {"group": number, "member": member, "steps": len(trajectory.steps), "reward": trajectory.reward}
         self.pool.put(number, member, trajectory)
         self._forget()
+        return row
 
     def _forget(self):
         """The store need not keep what the pool has discarded."""
@@ -844,14 +741,6 @@ class System:
             self.pool.discarded = []
 
     # --- what the learner asks for
-
-    def play_each(self, call, count):
-        """What came of `call(worker, index)` for 0 to count - 1, None for what was dropped."""
-        with self.changed:
-            self.listing = Listing(call, list(range(count)))
-        outcomes = self.players.wait(lambda: self.listing.outcomes if len(self.listing.outcomes) == count else None)
-        self.listing = None
-        return [outcomes[index] for index in range(count)]
 
     def batch(self):
         """The next batch of groups."""
@@ -871,7 +760,7 @@ class System:
             seed = llm.seed_of(self.args.seed, *divmod(place, size))
             return worker.play.remote(groups[place // size].task, seed, self.args.temperature, versions)
 
-        for (place, _), trajectory in zip(places, self.play_each(call, len(places)), strict=True):
+        for (place, _), trajectory in zip(places, self.players.play_each(call, len(places)), strict=True):
             group = groups[place // size]
             if trajectory is None or trajectory.verdict is None:
                 raise TooManyFaults(f"--lockstep: {group.task.task_id} cannot be played again")
@@ -917,28 +806,11 @@ class System:
         counts["staleness/dropped"] = counts.pop("pool/stale")
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
-            "rollout/fault_rate": self.faults.rate,
-            "rollout/faults": self.faults.faults,
-            "rollout/dropped": self.faults.dropped,
-            "rollout/agent_hangs": self.faults.agent_hangs,
-            "perf/trajectories_per_hour": self.per_hour(),
             "perf/tokens_generated": sum(s["tokens"] for s in servers),
             "perf/server_busy": sum(s["busy"] for s in servers) / len(servers),
             "perf/pictures": pictures,
             "perf/picture_bytes": size,
         }
-
-    def write_timeline(self, run, batch):
-        """When episodes and a batch began and ended, in seconds since 1970, as lines of the run's timeline.jsonl."""
-        with self.changed:
-            rows, self.timeline = [*self.timeline, batch], []
-        append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
-
-    def close(self):
-        self.players.stop()
-        with contextlib.suppress(Exception):
-            self.ray.get([worker.close.remote() for worker in self.workers], timeout=20)
-        self.ray.shutdown()
 
 
 # ---------------------------------------------------------------------------------------------------------- the learner
@@ -956,15 +828,11 @@ class Learner:
 
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    betas, decay = (0.9, 0.999), 0.01
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=True
-    )
+    return adamw(model, learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
 
 
 def pairs_of(trajectories):
-    """Every step with its place: list of (trajectory, t)."""
+    """Every step of the trajectories with its place: list of (trajectory, t)."""
     return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
 
 
@@ -1021,21 +889,13 @@ def update_actor(learner, groups, pictures, version, args):
 
         pairs = pairs_of(trajectories)
         scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
-        prox = {(id(t), i): row for (t, i), row in zip(pairs, scores, strict=True)}
-
-    gaps = [
-        sum(abs(a - b) for a, b in zip(prox[id(t), i], t.steps[i].logprobs)) / len(t.steps[i].logprobs)
-        for t, i in (pairs_of(trajectories) if prox else ())
-        if t.steps[i].version == version
-    ]
+        prox = {(id(t), i): row[: len(t.steps[i].logprobs)] for (t, i), row in zip(pairs, scores, strict=True)}
 
     def loss_sum(part):
         logprobs, mask = logprobs_of(actor, part, pictures, learner, args)  # [N, T]
         width, device = mask.shape[1], mask.device
         behave = padded([t.steps[i].logprobs for t, i in part], width, device)
-        near = (
-            padded([prox[id(t), i][: len(t.steps[i].action_ids)] for t, i in part], width, device) if prox else behave
-        )
+        near = padded([prox[id(t), i] for t, i in part], width, device) if prox else behave
         advantages = torch.tensor([t.steps[i].advantage for t, i in part], device=device)
         weight = torch.tensor([weights[id(t)] for t, _ in part], device=device)
         if args.loss == "reinforce":
@@ -1061,22 +921,15 @@ def update_actor(learner, groups, pictures, version, args):
             items = pairs_of([trajectories[i] for i in batch])
             tokens = sum(len(t.steps[i].action_ids) for t, i in items)
             count = tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(batch)
-            loss, norm = llm.gradient_step(
-                actor,
-                learner.optimizer,
-                items,
-                pair_lengths(items),
-                loss_sum,
-                count,
-                args.micro_batch_tokens,
-                args.max_grad_norm,
-            )
+            sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
+            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, count, *options)
             losses.append(loss)
             norms.append(norm)
             learner.updates += 1
     actor.eval()
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
-    metrics |= {"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {}
+    own = [(t, i) for t, i in pairs_of(trajectories if prox else []) if t.steps[i].version == version]
+    metrics |= logprob_gap([(sum(t.steps[i].logprobs), sum(prox[id(t), i]), len(prox[id(t), i])) for t, i in own])
     if not losses:
         return metrics
     *shares, drift, entropy, tokens = parallel.column_sums(sums, 6, actor.device)
@@ -1128,29 +981,6 @@ def fine_tune(learner, demos, pictures, args):
     return mean_loss(losses, "SFT")
 
 
-def together(learner, what, *given):
-    """One of WORK in all of the learner's processes (accelerate launch): what it returns. The first one calls this,
-    and has Ray and the run's folder; the others follow."""
-    parallel.broadcast((what, learner.rng.getstate(), learner.iteration, given))
-    return WORK[what](learner, *given)
-
-
-def follow(learner, run, args):
-    """What the other processes do: the first one's work on the weights, until it ends."""
-    if run.resumed:
-        restore_learner(learner, run.resumed, args)
-    while (job := parallel.broadcast(None)) is not None:
-        what, rng, learner.iteration, given = job
-        learner.rng.setstate(rng)
-        if what == "save":
-            run.save_checkpoint(0, {}, {}, {})  # the first one writes
-        else:
-            WORK[what](learner, *given)
-
-
-WORK = {"fine_tune": fine_tune, "update_actor": update_actor}
-
-
 # ------------------------------------------------------------------------------------------------------------ the loop
 COUNTS = "iteration", "updates"
 
@@ -1161,8 +991,8 @@ def save(learner, system, run):
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
     counts = {name: getattr(learner, name) for name in COUNTS}
     with system.changed:
-        state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps, "faults": system.faults.state()}
-    parallel.broadcast(("save", states["rng"], learner.iteration, ()))
+        state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps}
+        state["faults"] = system.players.faults.state()
     run.save_checkpoint(system.steps, {"actor": [learner.actor, learner.processor]}, states, state)
 
 
@@ -1172,7 +1002,7 @@ def restore(learner, system, run, args):
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
-    system.faults.set_state(state["faults"])
+    system.players.faults.set_state(state["faults"])
     system.publish(learner.actor, system.pool.version)
 
 
@@ -1212,8 +1042,8 @@ def evaluate(system, run, tasks, name, iteration, args):
     def call(worker, index):
         return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature, versions)
 
-    with run.timer("waiting"):
-        trajectories = [t for t in system.play_each(call, len(tasks)) if t is not None]
+    with run.timer("evaluation"):
+        trajectories = [t for t in system.players.play_each(call, len(tasks)) if t is not None]
         pictures = system.pictures(names_of(trajectories))
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy = iteration, name
@@ -1265,17 +1095,16 @@ def run_iteration(learner, system, run, eval_tasks, args):
     with run.timer("training"):
         set_advantages(groups, args)
         metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
-        metrics |= together(learner, "update_actor", groups, pictures, system.version, args)
+        metrics |= parallel.call(learner, update_actor, groups, pictures, system.version, args)
     trained = time.time()
-    if metrics.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
-        run.say(f"warning: sampling log-probs are {metrics['rollout/logprob_gap']:.3f} a token from the model's own")
+    warn_of_gap(run, metrics)
     names = names_of(rollouts)
     system.publish(learner.actor, system.version + 1)
     times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
-    system.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
+    system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
     keep(run, rollouts, pictures)
     system.drop(names)
-    metrics |= system.metrics()
+    metrics |= system.players.metrics() | system.metrics()
     if learner.iteration % args.eval_every == 0 and eval_tasks:
         metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
         shown = "rollout/reward", "staleness/mean", "losses/clip_fraction", "eval/success"
@@ -1292,14 +1121,14 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
     if args.sft:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
-            demos = system.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+            demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
             demos = [t for t in demos if t is not None and t.verdict]
             pictures = system.pictures(names_of(demos))
         if not demos:
             raise UsageError("there is no demonstration of a success: --num-demos N, or --no-sft")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = together(learner, "fine_tune", demos, pictures, args)
+            metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, demos, pictures, args)
         system.drop(names_of(demos))
         keep(run, demos, pictures)
     learner.iteration = 0
@@ -1387,14 +1216,16 @@ def main(args):
         start_ray(args.ray_address, args.num_workers + args.num_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
-            follow(learner, run, args)
+            if run.resumed:
+                restore_learner(learner, run.resumed, args)
+            parallel.follow(learner)
             return
         pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
         pool.open = False
         system = System(args, pool, run.path)
         try:
             train(args, env, run, learner, system)
-            parallel.broadcast(None)
+            parallel.let_go()
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:
                 save(learner, system, run)
@@ -1402,7 +1233,7 @@ def main(args):
                 run.say(f"go on with --resume {run.path}")
             raise
         finally:
-            system.close()
+            system.players.close()
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ from common import fsdp, llm, orm, parallel
 from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
-from common.optim import mean_loss, set_learning_rate, warmup_cosine
+from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.replay import read_demos, read_labelled
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
@@ -504,12 +504,7 @@ def make_orm(actor, args):
 
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
-    betas, decay = (0.9, 0.98), 0.01
-    return torch.optim.AdamW(
-        parameters, lr=learning_rate, betas=betas, eps=args.adam_eps, weight_decay=decay, fused=fused
-    )
+    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -804,15 +799,8 @@ def update_critic(learner, pairs, epochs, rng, args):
         for batch in llm.random_batches(len(pairs), args.batch_size, rng):
             items = [pairs[i] for i in batch]
             prompt_lengths = [len(t.steps[i].prompt_ids) for t, i in items]
-            loss, _ = llm.gradient_step(
-                critic,
-                learner.critic_optimizer,
-                items,
-                prompt_lengths,
-                loss_sum,
-                len(items),
-                args.micro_batch_tokens,
-            )
+            optimizer, tokens = learner.critic_optimizer, args.micro_batch_tokens
+            loss, _ = llm.gradient_step(critic, optimizer, items, prompt_lengths, loss_sum, len(items), tokens)
             losses.append(loss)
     critic.eval()
     return mean_loss(losses, "critic")
@@ -850,16 +838,8 @@ def update_actor(learner, pairs, phase, rng, args):
         rate = args.learning_rate * (warmup_cosine(done, 0.05, 0.1) if args.anneal_lr else 1.0)
         set_learning_rate(learner.optimizer, rate)
         items = [pairs[i] for i in batch]
-        loss, norm = llm.gradient_step(
-            actor,
-            learner.optimizer,
-            items,
-            pair_lengths(items),
-            loss_sum,
-            len(items),
-            args.micro_batch_tokens,
-            args.max_grad_norm,
-        )
+        sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
+        loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(items), *options)
         losses.append(loss)
         norms.append(norm)
         learner.updates += 1
@@ -953,7 +933,7 @@ def start_orm(learner, memory, player, train_tasks, args):
     hotter. Returns metrics on a held-out tenth of the instructions."""
     wanted = max(0, args.orm_episodes - len(labelled_episodes(memory, args)) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
-        tasks = draw(train_tasks, int(share * wanted), learner.rng)
+        tasks = draw_tasks(train_tasks, int(share * wanted), learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
     own = labelled_episodes(memory, args)
@@ -971,7 +951,7 @@ def start_orm(learner, memory, player, train_tasks, args):
 def refresh_orm(learner, memory, player, train_tasks, phase, args):
     """Rollouts of the actor as it is now on training instructions, labelled by their true verdicts, go on training the
     ORM together with three times as many older ones."""
-    tasks, seed = draw(train_tasks, args.orm_refresh, learner.rng), args.seed * 1000 + phase
+    tasks, seed = draw_tasks(train_tasks, args.orm_refresh, learner.rng), args.seed * 1000 + phase
     extra = player.play(tasks, args.temperature, seed, "refresh", phase)
     with player.run.timer("training"):
         known = memory.earlier + labelled_episodes(memory, args)
@@ -981,7 +961,7 @@ def refresh_orm(learner, memory, player, train_tasks, phase, args):
 
 
 # ------------------------------------------------------------------------------------------------- Algorithm 1 (App. B)
-def draw(tasks, count, rng):
+def draw_tasks(tasks, count, rng):
     """`count` of the tasks at random, none a second time before all have had their turn."""
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
@@ -1185,8 +1165,8 @@ def start_actor(learner, memory, player, train_tasks, args):
         demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
     else:
         demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
-    if not demos and args.demos:
-        raise UsageError(f"--demos {args.demos} holds no success on a training task")
+    if (args.demos or args.num_demos) and not demos:
+        raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     keep(run, memory, demos, args)
     metrics = {"charts/phase": 0}
     if demos:
@@ -1208,7 +1188,7 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     before = evaluate(learner, memory, player, test_tasks, "test before", 0, args)
     metrics = evaluation_metrics(before, "test_before")
     run.report("SFT", metrics, "test_before/success")
-    start = player.play(draw(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
+    start = player.play(draw_tasks(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
     unchecked = [t for t in start if t.verdict is None]
     if unchecked and has_judge(learner, args):
         judge(learner, unchecked, args)
@@ -1233,10 +1213,10 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
 def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
     """Lines 9 to 14: the phase's instructions, and what became of the candidates (a Counter)."""
     if not args.curriculum:
-        return draw(train_tasks, args.instructions_per_phase, learner.rng), Counter()
+        return draw_tasks(train_tasks, args.instructions_per_phase, learner.rng), Counter()
     if args.fixed_instructions and phase > 1:
         first = [t.task for t in memory.rollouts if t.policy == "phase 1"]
-        return draw(first or train_tasks, args.instructions_per_phase, learner.rng), Counter()
+        return draw_tasks(first or train_tasks, args.instructions_per_phase, learner.rng), Counter()
     # There is no trained critic before phase 1 unless it was warmed up.
     has_critic = phase > 1 or args.critic_warmup_epochs > 0
     values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
@@ -1246,7 +1226,7 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
         player.run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
     if not tasks:  # a critic that turns everything away would do so for ever
         player.run.say(f"phase {phase}: training instructions instead")
-        tasks = draw(train_tasks, args.instructions_per_phase, learner.rng)
+        tasks = draw_tasks(train_tasks, args.instructions_per_phase, learner.rng)
     return tasks, counts
 
 
@@ -1268,7 +1248,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
         # Lines 17 and 18.
         metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
-        metrics["rollout/logprob_gap"] = player.check_logprobs([step for t in rollouts for step in t.steps])
+        metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
     player.version += 1
     player.publish(learner.actor)
     # Lines 19 and 20.

@@ -81,16 +81,16 @@ def collect(args, phones, sigma, sync):
     try:
         system.publish(llm.load(own.model_id)[0], 0)
         system.settle()
-        wait(system, lambda: all(part.version == 0 for part in system.parts), 600)
+        wait(system, lambda: all(worker.version == 0 for worker in system.players.workers), 600)
         begin = time.time()
         end = begin + args.seconds
         while time.time() < end:
             system.allow(system.ended + system.slots if sync else float("inf"))
             wait(system, lambda: sync and system.ended >= system.allowed, end - time.time())
         with system.changed:
-            rows = list(system.timeline)
+            rows = list(system.players.timeline)
     finally:
-        system.close()
+        system.players.close()
     shifted = [row | {"begun": row["begun"] - begin, "ended": row["ended"] - begin} for row in rows]
     return [row for row in shifted if row["ended"] <= args.seconds]
 

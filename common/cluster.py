@@ -7,6 +7,8 @@ import sys
 
 from common.errors import UsageError
 
+ATTEMPTS = 5  # to start a Ray of our own
+
 
 def start_ray(address, places):
     """Joins the Ray cluster at `address` (HOST:PORT, or auto), or, where that is empty, starts a Ray on loopback with
@@ -32,5 +34,12 @@ def start_ray(address, places):
             print(f"the cluster has {there:.0f} CPUs, {places} are wanted: some parts wait", file=sys.stderr)
     else:  # places, not cores: the parts take turns on few
         here = {"_node_ip_address": "127.0.0.1", "include_dashboard": False, "logging_level": "ERROR"}
-        ray.init("local", num_cpus=places, **here)
+        for attempt in range(ATTEMPTS):
+            try:
+                ray.init("local", num_cpus=places, **here)
+                break
+            except Exception as error:  # of no class of its own: a busy machine takes longer than Ray's 30 seconds
+                if "timed out" not in str(error) or attempt == ATTEMPTS - 1:
+                    raise
+                ray.shutdown()
     signal.signal(signal.SIGTERM, on_terminate)

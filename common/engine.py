@@ -5,6 +5,8 @@ docs/gpu.md says how to start one. The log-probs at sampling are the server's ow
 ours.
 """
 
+import asyncio
+import time
 from pathlib import Path
 
 from common import llm
@@ -116,3 +118,61 @@ class EnginePolicy:
         completion = await self.engine.complete(prompt_ids, seed, *self.settings)
         self.tokens += len(completion.ids)
         return completion
+
+
+class EngineServer:
+    """A Ray actor with the methods of grpo_async.py's PolicyServer. The generation server at `url` gives the answers:
+    it makes the batches, and loads each version's adapter. Screenshots come from the actor of the name `store`."""
+
+    def __init__(self, url, model_id, max_new_tokens, store):
+        import ray
+
+        from common import vlm
+
+        processor = vlm.load_processor(llm.find_model(model_id))
+        self.image_token = vlm.image_token(processor)
+        stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
+        self.engine = Engine(url, sorted(stops))
+        self.store, self.max_new_tokens, self.version = ray.get_actor(store), max_new_tokens, -1
+        self.tokens, self.busy, self.asked = 0, 0.0, 0
+        self.beginning = None
+
+    async def _begin(self):
+        """This server may take the place of another that was lost: the newest weights, if there are any."""
+        newest = await self.store.newest.remote()
+        if newest is not None and newest[1] > self.version:
+            await self.set_weights(newest[0][0], newest[1])
+
+    async def complete(self, prompt, images, seed, temperature, turns):
+        """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
+        server reads it in another way."""
+        if self.beginning is None:
+            self.beginning = asyncio.create_task(self._begin())
+        await self.beginning
+        pictures, begun = await self.store.get.remote(images), time.monotonic()
+        if None in pictures:
+            raise EnvFault("a screenshot is lost")
+        self.asked += 1
+        try:
+            settings = seed, temperature, self.max_new_tokens, self.version
+            done, ids = await self.engine.complete_chat(turns, pictures, *settings)
+        finally:
+            self.asked -= 1
+            self.busy += time.monotonic() - begun
+        if self._text(ids) != self._text(prompt):
+            raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
+        self.tokens += len(done.ids)
+        return done
+
+    def _text(self, ids):
+        """Token ids without images: a server may give one token for each, or one for each of its patches."""
+        return [token for token in ids if token != self.image_token]
+
+    async def set_weights(self, folder, version):
+        """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
+        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
+        self.version = version
+
+    def statistics(self):
+        """Tokens sampled and seconds spent on it so far, and how many prompts are answered now."""
+        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}

@@ -4,7 +4,15 @@ import math
 
 import torch
 
+from common import parallel
 from common.errors import UsageError
+
+
+def adamw(model, learning_rate, betas, eps, weight_decay):
+    """AdamW over what is trained of a model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+    return torch.optim.AdamW(parameters, learning_rate, betas, eps, weight_decay, fused=fused)
 
 
 def warmup_cosine(progress, warmup=0.1, floor=0.0):

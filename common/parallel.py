@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from common.errors import UsageError
 
+LET_GO = "let go"
 BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
 
 
@@ -74,6 +75,27 @@ def broadcast(value):
     box = [value]
     dist.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def call(learner, function, *given):
+    """`function(learner, *given)` in all processes, by the first one's random state and iteration; what it returns in
+    this one. The first process calls this, and has the environment and the run's folder; the others `follow`."""
+    broadcast((function, learner.rng.getstate(), learner.iteration, given))
+    return function(learner, *given)
+
+
+def follow(learner):
+    """What the other processes do: what the first one calls, until it lets them go."""
+    while (job := broadcast(None)) != LET_GO:
+        if job is not None:  # None: the first one has written a checkpoint (Run.save_checkpoint)
+            function, rng, learner.iteration, given = job
+            learner.rng.setstate(rng)
+            function(learner, *given)
+
+
+def let_go():
+    """The first process needs those that `follow` no more."""
+    broadcast(LET_GO)
 
 
 def column_sums(rows, width, device):

@@ -1,35 +1,77 @@
 """Keeps Ray workers playing while the learner trains: a thread of its own, in which every slot of every worker begins
-the next episode when the last one ends. And batches of the prompts that wait at a moment."""
+the next episode when the last one ends, and a worker that is lost gets a successor. And batches of the prompts that
+wait at a moment."""
 
 import asyncio
 import contextlib
+import json
+import math
 import threading
 import time
+from collections import deque
+from dataclasses import dataclass, field
 from functools import partial
+
+from common.errors import EnvFault, TooManyFaults
+from common.replay import append_lines
+from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog
+
+RECENT = 256  # rollouts by which the trajectories of an hour are counted
+DEATHS = 3  # so many workers of a place in a row that never answered stop the run
+
+
+@dataclass
+class Worker:
+    """A Ray actor that plays. `version` is that of its own copy of the policy, where it has one: below 0 until the
+    first weights have come (it may not have found a node yet), and nothing is played on it. `deaths` of its forerunners
+    in a row that never `answered`."""
+
+    actor: object
+    version: int
+    deaths: int = 0
+    answered: bool = False
+
+
+@dataclass
+class TaskList:
+    """Tasks that are played once each: evaluations, demonstrations. `call(actor, index)` begins one; `outcomes` has
+    what came of it."""
+
+    call: object
+    todo: list
+    outcomes: dict = field(default_factory=dict)
 
 
 class Players:
-    """The thread, and the lock and the waiting between it and the learner's.
+    """The workers, the thread, and the lock and the waiting between it and the learner's.
 
-    slots: the worker's number of each slot, one for each episode that is played at once. All of these run with
-    `changed` held, which guards what they read and write:
-      next_job(number): (what is awaited, done(outcome, number, begun), again(), the worker), or None while nothing may
-      begin; `done` is told what came, `begun` are seconds since 1970
-      lost(number, worker, again, error): the worker was gone before the episode's end
+    An episode is a call of an actor that answers (what came of it, or None where its task was dropped; the FaultLog of
+    the way there; seconds that it waited for the policy).
+
+    start_worker(number): the actor for a worker's place; slots: episodes that each plays at once; version: that of a
+    new Worker. These run with `changed` held, which guards what they read and write:
+      next_rollout(actor): (the call, done(what), again()), or None while none may begin: `done` is told what came and
+      returns what the timeline shows of it (None: nothing), `again` that the worker was gone before the episode's end
     These run in the thread as long as it plays:
       status(): a coroutine of a line that says how things stand, for a terminal, asked for once a second
       beside: further coroutines, which end when they are cancelled
     """
 
-    def __init__(self, slots, next_job, lost, status, beside=()):
+    def __init__(self, start_worker, num_workers, slots, next_rollout, status, version=0, beside=()):
         self.changed, self.error, self.stopping = threading.Condition(), None, False
-        self.slots, self.next_job, self.lost, self.status, self.beside = slots, next_job, lost, status, beside
-        self.playing = 0
+        self.start_worker, self.next_rollout, self.status, self.beside = start_worker, next_rollout, status, beside
+        self.version, self.workers = version, [Worker(start_worker(number), version) for number in range(num_workers)]
+        self.slots = [number for number in range(num_workers) for _ in range(slots)]  # each one's worker
+        self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(self.slots)))
+        self.playing, self.listed = 0, None
+        self.ended, self.timeline = deque(maxlen=RECENT), []
         self.loop = self.wake = None  # the event: something may be there to do
         self.thread = threading.Thread(target=self._serve, daemon=True)
 
     def start(self):
         self.thread.start()
+
+    # --- in the thread that plays
 
     def _serve(self):
         try:
@@ -51,24 +93,63 @@ class Players:
         """Play what is next, for ever."""
         from ray.exceptions import RayError, RayTaskError
 
-        while (job := await self.until(partial(self.next_job, number))) is not None:
-            call, done, again, worker = job
+        while (job := await self.until(partial(self._next, number))) is not None:
+            worker, call, done, again = job
             self.playing, begun = self.playing + 1, time.time()
             try:
-                done = partial(done, await call, number, begun)
+                end = partial(self._ended, number, worker, done, begun, *await call)
             except RayTaskError:  # an error of our own
                 raise
             except RayError as error:  # the worker's end, or its node's
-                done = partial(self.lost, number, worker, again, error)
+                end = partial(self.lost, number, worker, error, again)
             self.playing -= 1
             with self.changed:
-                done()
+                end()
                 self.changed.notify_all()
             self.wake.set()
 
+    def _next(self, number):
+        """What a slot of a worker plays next: (the worker, the call, done(what), again()), or None."""
+        worker, listed = self.workers[number], self.listed
+        if worker.version < 0:
+            return None
+        if listed is not None and listed.todo:
+            index = listed.todo.pop(0)
+            done, again = partial(listed.outcomes.__setitem__, index), partial(listed.todo.insert, 0, index)
+            return worker, listed.call(worker.actor, index), done, again
+        job = self.next_rollout(worker.actor)
+        return job and (worker, *job)
+
+    def _ended(self, number, worker, done, begun, what, log, waited):
+        worker.answered = True
+        self.faults.add(log)
+        row, now = done(what), time.time()
+        if row is not None:
+            self.ended.append(now)
+            times = {"worker": number, "begun": begun, "ended": now, "model": round(waited, 4)}
+            self.timeline.append(row | times)
+
+    def lost(self, number, worker, error, again=lambda: None):
+        """A worker is gone: another one takes its place, and what it played is played `again`. Raises TooManyFaults
+        where it never answered, nor did the two before it."""
+        import ray
+
+        if self.stopping:
+            return
+        again()
+        if self.workers[number] is not worker:  # another slot noticed before
+            return
+        self.faults.record(EnvFault(f"rollout worker {number} is gone"))
+        deaths = 0 if worker.answered else worker.deaths + 1
+        if deaths == DEATHS:
+            raise TooManyFaults(f"rollout worker {number} cannot start: {str(error)[-600:]}")
+        with contextlib.suppress(Exception):
+            ray.kill(worker.actor)  # one that is only out of reach would play on beside the new one
+        self.workers[number] = Worker(self.start_worker(number), self.version, deaths)
+        self.wake.set()
+
     async def until(self, condition):
-        """In the thread: `condition()` once it is not None, asked again whenever something happened; None at the
-        end."""
+        """`condition()` once it is not None, asked again whenever something happened; None at the end."""
         while not self.stopping:
             with self.changed:
                 value = None if self.stopping else condition()
@@ -89,8 +170,15 @@ class Players:
             await asyncio.sleep(1.0)
         bar.close()
 
+    def per_hour(self):
+        """Rollouts that ended in an hour, by the last ones."""
+        seconds = time.time() - self.ended[0] if len(self.ended) > 1 else math.inf
+        return 3600 * (len(self.ended) - 1) / seconds
+
+    # --- what the learner asks for
+
     def wait(self, condition):
-        """In the learner's thread: `condition()` once it is not None. Raises what ended the thread that plays."""
+        """`condition()` once it is not None. Raises what ended the thread that plays."""
         self.notify()
         with self.changed:
             while True:
@@ -107,11 +195,44 @@ class Players:
             if self.loop is not None:
                 self.loop.call_soon_threadsafe(self.wake.set)
 
-    def stop(self):
-        """Nothing begins any more: what is begun after Ray's end would start another Ray."""
+    def play_each(self, call, count):
+        """What came of `call(actor, index)` for 0 to count - 1, before any rollout begins; None for what was
+        dropped."""
+        with self.changed:
+            listed = self.listed = TaskList(call, list(range(count)))
+        self.wait(lambda: True if len(listed.outcomes) == count else None)
+        with self.changed:
+            self.listed = None
+        self.notify()
+        return [listed.outcomes[index] for index in range(count)]
+
+    def metrics(self):
+        """Faults and how fast rollouts come, so far."""
+        return {
+            "rollout/fault_rate": self.faults.rate,
+            "rollout/faults": self.faults.faults,
+            "rollout/dropped": self.faults.dropped,
+            "rollout/agent_hangs": self.faults.agent_hangs,
+            "perf/trajectories_per_hour": self.per_hour(),
+        }
+
+    def write_timeline(self, run, *rows):
+        """When rollouts began and ended, in seconds since 1970, and `rows`, as lines of the run's timeline.jsonl."""
+        with self.changed:
+            rows, self.timeline = [*self.timeline, *rows], []
+        append_lines(run.path / "timeline.jsonl", [json.dumps(row) for row in rows])
+
+    def close(self):
+        """The workers' end, and Ray's. Nothing begins any more: what is begun after Ray's end would start another
+        Ray."""
+        import ray
+
         with self.changed:
             self.stopping = True
         self.notify()
+        with contextlib.suppress(Exception):
+            ray.get([worker.actor.close.remote() for worker in self.workers], timeout=20)
+        ray.shutdown()
 
 
 class Batcher:

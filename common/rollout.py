@@ -273,6 +273,19 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
     return trajectory
 
 
+def logprob_gap(actions):
+    """How far actions' log-probs at sampling are from our own forward pass by the same weights, per token, in the mean:
+    a metric; none without actions. `actions`: (its log-prob at sampling, ours, its tokens) each."""
+    gaps = [abs(sampled - own) / count for sampled, own, count in actions]
+    return {"rollout/logprob_gap": sum(gaps) / len(gaps)} if gaps else {}
+
+
+def warn_of_gap(run, metrics):
+    """Say so where an engine samples from something else than the model."""
+    if metrics.get("rollout/logprob_gap", 0.0) > LOGPROB_GAP:
+        run.say(f"warning: sampling log-probs are {metrics['rollout/logprob_gap']:.3f} a token from the model's own")
+
+
 class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
@@ -432,14 +445,11 @@ class Player:
         self.engine.model = parallel.broadcast(folder.name)
 
     def check_logprobs(self, steps):
-        """How far an action's log-prob at sampling is from our own forward pass (the step's `ref_logprob`, by the same
-        weights), per token, in the mean; a warning where the engine samples from something else."""
+        """`logprob_gap` of steps whose `ref_logprob` is that of the weights which sampled them, with a warning."""
         steps = [step for step in steps if step.logprobs]  # demonstrations have none
-        gaps = [abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in steps]
-        gap = sum(gaps) / max(1, len(gaps))
-        if gap > LOGPROB_GAP:
-            self.run.say(f"warning: sampling log-probs are {gap:.3f} a token from the model's own")
-        return gap
+        found = logprob_gap([(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps])
+        warn_of_gap(self.run, found)
+        return found
 
     def without_unjudged(self, trajectories):
         """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""

@@ -5,6 +5,7 @@ import math
 import random
 from collections import Counter
 from statistics import fmean, pstdev
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ import crps
 from common import llm
 from common.errors import UsageError
 from common.replay import Step, Trajectory
+from common.rollout import Player
 from envs import Task
 
 outcomes_ = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=12)
@@ -329,12 +331,11 @@ def tiny():
     return LlamaForCausalLM(config).eval(), Tokenizer()
 
 
-class PlayerStub:
-    steps = 0
+class PlayerStub(Player):
+    steps, run = 0, SimpleNamespace(say=print)
 
-    @staticmethod
-    def check_logprobs(steps):
-        return max(abs(sum(step.logprobs) - step.ref_logprob) / len(step.logprobs) for step in steps)
+    def __init__(self):
+        """It plays nothing."""
 
 
 def test_a_group_that_lost_its_others_says_nothing():
@@ -358,7 +359,7 @@ def update_once(tiny, groups, reference=None, **changes):
     optimizer = torch.optim.SGD(actor.parameters(), lr=0.0)
     learner = crps.Learner(actor, tiny[1], random.Random(0), optimizer, reference=reference)
     crps.set_advantages(groups, learner, args)
-    metrics = crps.update_actor(learner, groups, PlayerStub, args)
+    metrics = crps.update_actor(learner, groups, PlayerStub(), args)
     gradients = [p.grad.flatten() for p in actor.parameters() if p.grad is not None]
     return torch.cat(gradients) if gradients else None, actor, metrics
 
@@ -440,7 +441,7 @@ def test_an_update_makes_successes_likelier(tiny, algorithm):
     actor, args = copy.deepcopy(tiny[0]), make_args(algorithm=algorithm, learning_rate=1e-3, anneal_lr=False)
     learner = crps.Learner(actor, tiny[1], random.Random(0), crps.make_optimizer(actor, 1e-3, args))
     crps.set_advantages(groups, learner, args)
-    crps.update_actor(learner, groups, PlayerStub, args)
+    crps.update_actor(learner, groups, PlayerStub(), args)
     sampled(actor.eval(), tiny[1], groups)
     change = {1.0: 0.0, 0.0: 0.0}
     for t in (t for g in groups for t in g.rollouts):

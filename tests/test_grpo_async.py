@@ -20,7 +20,6 @@ from common import llm, visual, vlm
 from common.actions import Action, ActionError, parse
 from common.errors import UsageError
 from common.replay import Step, Trajectory, TrajectoryStore
-from common.rollout import FaultLog
 from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
 from tools import pretrain_vl
@@ -600,12 +599,13 @@ def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
 def test_what_nobody_can_score_is_no_failure():
     """Its group is dropped as a whole, its screenshots are given back."""
     pool, dropped = Pool(str, 2, 2, 0), []
-    system = SimpleNamespace(faults=FaultLog(8), ended=[], drop=dropped.extend, timeline=[], steps=0, pool=pool)
+    system = SimpleNamespace(drop=dropped.extend, steps=0, pool=pool)
     system.args, system._forget = SimpleNamespace(group_size=2), partial(grpo_async.System._forget, system)
     (group, _), _ = pool.next(), pool.next()
     for member, verdict in enumerate((1.0, None)):
         played = trajectory(0, 0.0, shown=f"picture {member}")
         played.verdict = verdict
-        grpo_async.System._played(system, group.number, member, (played, FaultLog(8), 0.0), 0, 0.0)
+        shown = grpo_async.System._played(system, group.number, member, played)
+        assert bool(shown) == (verdict is not None)
     assert pool.counts["faulty"] == 1 and pool.accepted == pool.running == 0 and pool.take() is None
     assert sorted(dropped) == ["picture 0", "picture 1"] and system.steps == 1

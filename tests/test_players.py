@@ -1,85 +1,176 @@
 """common/players.py: slots that never stand still, and batches of what waits."""
 
 import asyncio
+import json
+import threading
+from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError
 
+from common.errors import EnvFault, TooManyFaults
 from common.players import Batcher, Players
+from common.rollout import FaultLog
 
 
-def players_of(slots, jobs, done, lost=None):
-    """Players that play jobs, (coroutine function, again), in their order."""
+@pytest.fixture(autouse=True)
+def no_ray(monkeypatch):
+    """As `start_ray` leaves it: what a lost worker is asked starts no Ray."""
+    monkeypatch.setattr("ray._private.auto_init_hook.enable_auto_connect", False)
 
-    def next_job(number):
+
+def players_of(slots, jobs, done, workers=1, version=0):
+    """Players that play jobs, (coroutine function of a worker, again), in their order; a worker is its name."""
+    started = []
+
+    def start_worker(number):
+        started.append(f"worker {number}, the {len(started)}. of all")
+        return started[-1]
+
+    def next_rollout(worker):
         if not jobs:
             return None
         call, again = jobs.pop(0)
-        return call(), done, again, f"worker {number}"
+        return call(worker), done, again
 
     async def status():
         return ""
 
-    return Players(slots, next_job, lost, status)
+    players = Players(start_worker, workers, slots, next_rollout, status, version)
+    players.started = started
+    return players
 
 
 def finish(players):
-    players.stop()
+    players.close()
     players.thread.join(timeout=10)
     assert not players.thread.is_alive()
+
+
+def answers(value, waited=0.0, fault=None):
+    """A call that answers this, with a fault on the way."""
+
+    async def call(worker, *_):
+        log = FaultLog()
+        log.record()
+        if fault:
+            log.record(EnvFault(fault))
+        return value, log, waited
+
+    return call
+
+
+async def dies(worker, *_):
+    raise ActorDiedError()
 
 
 def test_every_slot_plays_at_its_own_pace():
     """One slow episode holds up one slot; a condition of the learner's is asked again after each end."""
     ended, slow = [], []
 
-    async def held():
+    async def held(worker):
         slow.append(asyncio.Event())
         await slow[0].wait()
-        return "slow"
+        return "slow", FaultLog(), 1.0
 
-    async def quick():
-        return "quick"
-
-    jobs = [(held, None)] + [(quick, None)] * 20
-    players = players_of([0, 1], jobs, lambda outcome, number, begun: ended.append(outcome))
+    jobs = [(held, None)] + [(answers("quick"), None)] * 20
+    players = players_of(2, jobs, ended.append)
     players.start()
     assert players.wait(lambda: True if ended.count("quick") == 20 else None)
     assert "slow" not in ended and players.playing == 1
     players.loop.call_soon_threadsafe(slow[0].set)
     assert players.wait(lambda: True if "slow" in ended else None)
     with players.changed:  # what is there to do only now is begun when somebody says so
-        jobs.append((quick, None))
+        jobs.append((answers("quick"), None))
     assert players.wait(lambda: True if ended.count("quick") == 21 else None)
     finish(players)
+    assert players.timeline == []  # `done` had nothing to show
 
 
-def test_a_lost_worker_is_told_and_its_episode_played_again():
-    ended, told, jobs = [], [], []
+def test_the_timeline_has_what_was_played_and_the_faults_are_counted(tmp_path):
+    jobs = [(answers("a", 0.25, "the page hung"), None), (answers(None), None)]
+    players = players_of(1, jobs, lambda what: what and {"what": what})
+    players.start()
+    players.wait(lambda: True if players.faults.episodes == 3 else None)
+    players.write_timeline(SimpleNamespace(path=tmp_path), {"batch": 1})
+    first, second = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
+    assert first.pop("begun") <= first.pop("ended")
+    assert first == {"what": "a", "worker": 0, "model": 0.25} and second == {"batch": 1}
+    metrics = players.metrics()
+    assert metrics["rollout/faults"] == 1 and metrics["perf/trajectories_per_hour"] == 0
+    finish(players)
 
-    async def dies():
+
+def test_a_list_of_tasks_comes_before_all_rollouts_and_in_order():
+    """Also where a worker is lost on the way; what was dropped is None."""
+    ended, asked, calls = [], [], {1: [dies, answers("b")], 2: [answers(None)]}
+
+    def call(worker, index):
+        asked.append(index)
+        return calls.get(index, [answers("ac"[index // 2])]).pop(0)(worker)
+
+    jobs = [(answers("rollout"), None)] * 3
+    players = players_of(1, jobs, ended.append)
+    threading.Timer(0.2, players.start).start()  # the list is there before the thread begins
+    assert players.play_each(call, 3) == ["a", "b", None]
+    assert asked == [0, 1, 1, 2] and players.listed is None
+    assert players.wait(lambda: True if len(ended) == 3 else None)
+    finish(players)
+    assert players.faults.faults == 1 and players.faults.last == "rollout worker 0 is gone"
+
+
+def test_a_lost_worker_gets_one_successor_and_its_episode_is_played_again():
+    ended, jobs, both = [], [], []
+
+    async def falls(worker):  # both slots are playing
+        both.append(asyncio.Event())
+        if len(both) == 2:
+            both[0].set()
+        await both[0].wait()
         raise ActorDiedError()
 
-    async def sound():
-        return "sound"
+    async def sound(worker):
+        return worker, FaultLog(), 0.0
 
-    def lost(number, worker, again, error):
-        told.append((number, worker, type(error).__name__))
-        again()
-
-    jobs.append((dies, lambda: jobs.append((sound, None))))
-    players = players_of([3], jobs, lambda outcome, number, begun: ended.append((outcome, number)), lost)
+    jobs += [(falls, lambda: jobs.append((sound, None)))] * 2
+    players = players_of(2, jobs, ended.append)
     players.start()
+    assert players.wait(lambda: True if len(ended) == 2 else None)
+    finish(players)
+    assert len(players.started) == 2 and set(ended) == {players.started[1]} and players.faults.faults == 1
+
+
+def test_workers_that_never_answer_stop_the_run():
+    """Three in a row; one that answered once may be lost as often as faults may be."""
+    players = players_of(1, [(dies, lambda: None)] * 3, None)
+    players.start()
+    with pytest.raises(TooManyFaults, match="rollout worker 0 cannot start"):
+        players.wait(lambda: None)
+    assert len(players.started) == 3
+    ended, jobs = [], [(dies, lambda: None), (dies, lambda: None), (answers("sound"), None)] * 3
+    players = players_of(1, jobs, ended.append)
+    players.start()
+    assert players.wait(lambda: True if len(ended) == 3 else None)
+    finish(players)
+    assert players.faults.faults == 6
+
+
+def test_a_worker_without_a_policy_plays_nothing():
+    ended = []
+    players = players_of(1, [(answers("now"), None)], ended.append, version=-1)
+    players.start()
+    with players.changed:
+        assert not players.changed.wait_for(lambda: ended, timeout=0.2)
+        players.workers[0].version = 0
     assert players.wait(lambda: True if ended else None)
     finish(players)
-    assert ended == [("sound", 3)] and told == [(3, "worker 3", "ActorDiedError")]
 
 
 def test_an_error_of_ours_reaches_the_learner():
-    async def broken():
+    async def broken(worker):
         raise ZeroDivisionError("in an episode")
 
-    players = players_of([0], [(broken, None)], None)
+    players = players_of(1, [(broken, None)], None)
     players.start()
     with pytest.raises(ZeroDivisionError, match="in an episode"):
         players.wait(lambda: None)

@@ -475,9 +475,9 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
 
 
 def test_tasks_are_drawn_in_turn():
-    drawn = webrl.draw(list(range(5)), 12, random.Random(0))
+    drawn = webrl.draw_tasks(list(range(5)), 12, random.Random(0))
     assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5))
-    assert webrl.draw(list(range(5)), 0, random.Random(0)) == []
+    assert webrl.draw_tasks(list(range(5)), 0, random.Random(0)) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- curriculum
