@@ -1188,7 +1188,8 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     before = evaluate(learner, memory, player, test_tasks, "test before", 0, args)
     metrics = evaluation_metrics(before, "test_before")
     run.report("SFT", metrics, "test_before/success")
-    start = player.play(draw_tasks(train_tasks, args.start_episodes, learner.rng), args.temperature, args.seed, "start-up")
+    tasks = draw_tasks(train_tasks, args.start_episodes, learner.rng)
+    start = player.play(tasks, args.temperature, args.seed, "start-up")
     unchecked = [t for t in start if t.verdict is None]
     if unchecked and has_judge(learner, args):
         judge(learner, unchecked, args)
