@@ -138,7 +138,7 @@ class Args:
     learning_rate: float = 1e-6
     """the actor's rate (verl-agent: 1e-6)"""
     anneal_lr: bool = False
-    """bring the actor's rate down to a tenth over the run, by a cosine"""
+    """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
     clip_eps: float = 0.2
     """clip range of the probability ratio"""
     kl_coef: float = 0.01
@@ -152,7 +152,7 @@ class Args:
     """take the old log-probs of the ratio from a forward pass before the update instead of from the sampling: on a GPU,
     or in a server, the two differ by rounding"""
     max_grad_norm: float = 1.0
-    """clip of the gradient's norm"""
+    """clip of the norm of the actor's gradient (the critic's and the fine-tuning's: 1)"""
     micro_batch_tokens: int = 16384
     """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
     longer step goes alone"""

@@ -143,7 +143,7 @@ class Args:
     critic_learning_rate: float = 1e-5
     """the values' rate (released: 1e-4)"""
     max_grad_norm: float = 1.0
-    """clip of the gradient's norm (released: 0.01)"""
+    """clip of the norm of the actor's gradient (released: 0.01; the values' and the fine-tuning's: 1)"""
     micro_batch_tokens: int = 16384
     """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
     longer step goes alone"""

@@ -108,7 +108,8 @@ class Args:
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
-    """CPU threads of the host, and of each worker; 0: torch's choice"""
+    """micro-batches of the host computed side by side on a CPU, one thread each (for tiny models), and threads of each
+    worker; 0: torch's choice"""
     gradient_checkpointing: bool = False
     """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 128
@@ -242,9 +243,9 @@ class Args:
     critic_learning_rate: float = 1e-5
     """the critics' rate (released: 1e-4)"""
     anneal_lr: bool = False
-    """bring the actor's rate down to a tenth over the run, by a cosine"""
+    """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
     max_grad_norm: float = 1.0
-    """clip of the gradient's norm (released: 0.01)"""
+    """clip of the norm of the actor's gradient (released: 0.01; the critics' and the fine-tuning's: 1)"""
     micro_batch_tokens: int = 16384
     """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
     longer step goes alone"""

@@ -112,7 +112,8 @@ class Args:
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
-    """CPU threads of the learner, and of each policy server; 0: torch's choice"""
+    """micro-batches of the learner computed side by side on a CPU, one thread each (for tiny models), and threads of
+    each policy server; 0: torch's choice"""
     gradient_checkpointing: bool = False
     """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 4096
@@ -169,7 +170,7 @@ class Args:
     temperature: float = 1.0
     """sampling temperature of rollouts"""
     max_grad_norm: float = 1.0
-    """clip of the gradient's norm"""
+    """clip of the norm of the actor's gradient (the fine-tuning's: 1)"""
     micro_batch_tokens: int = 16384
     """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
     longer step goes alone"""
