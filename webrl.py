@@ -212,7 +212,8 @@ class Args:
     """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
     are"""
     max_grad_norm: float = 1.0
-    """clip of the norm of Eq. 12's gradient (the critic's, the ORM's and the fine-tuning's: 1); when it is below most norms, every batch moves the actor equally far"""
+    """clip of the norm of Eq. 12's gradient; when it is below most norms, every batch moves the actor equally far (the
+    critic's, the ORM's and the fine-tuning's: 1)"""
     batch_size: int = 128
     """steps (state, action) per update"""
     micro_batch_tokens: int = 16384
