@@ -464,23 +464,23 @@ def sampling_probabilities(priorities, alpha=0.5):
 # ---------------------------------------------------------------------------------------------------- the replay buffer
 @dataclass
 class Entry:
-    """A trajectory in the buffer, and what the last look at it found: its priority and the filter's value, None before
+    """A trajectory in the buffer, and what its last assessment found: its priority and the filter's value, None before
     the first one."""
 
     trajectory: object
     priority: float | None = None
-    worth: float | None = None
-    looked: int = -1  # the iteration of that look
+    filter_value: float | None = None
+    assessed: int = -1  # the iteration of that assessment
 
 
 @dataclass
-class Look:
-    """What the networks make of one trajectory of T steps: lists of T, and `worth`, what the filter goes by."""
+class Assessment:
+    """What the networks make of one trajectory of T steps: lists of T, and `filter_value`, what the filter goes by."""
 
     td_errors: list
     ratios: list
     entropies: list
-    worth: float
+    filter_value: float
 
 
 class ReplayBuffer:
@@ -497,15 +497,15 @@ class ReplayBuffer:
             self.entries[self.index] = Entry(trajectory)
         self.index = (self.index + 1) % self.capacity
 
-    def note(self, entries, looks, weights, iteration):
-        """The priorities and worths of entries by what a look at them has found."""
-        for look in looks:
-            self.max_td = max(self.max_td, *map(abs, look.td_errors))
-            self.max_entropy = max(self.max_entropy, *look.entropies)
-        for entry, look in zip(entries, looks, strict=True):
-            each = (torch.tensor(values) for values in (look.td_errors, look.ratios, look.entropies))
+    def note(self, entries, assessments, weights, iteration):
+        """The priorities and filter values of entries by their newest assessments."""
+        for assessment in assessments:
+            self.max_td = max(self.max_td, *map(abs, assessment.td_errors))
+            self.max_entropy = max(self.max_entropy, *assessment.entropies)
+        for entry, assessment in zip(entries, assessments, strict=True):
+            each = (torch.tensor(values) for values in (assessment.td_errors, assessment.ratios, assessment.entropies))
             entry.priority = trajectory_priority(*each, weights, self.max_td, self.max_entropy)
-            entry.worth, entry.looked = look.worth, iteration
+            entry.filter_value, entry.assessed = assessment.filter_value, iteration
 
     def usable(self, version, max_staleness):
         """Entries none of whose steps is more than so many versions old (0: all)."""
@@ -515,7 +515,7 @@ class ReplayBuffer:
 
     def draw(self, entries, count, alpha):
         """So many of the entries, or all if there are fewer, none twice; by their priorities where `alpha` is above 0,
-        else uniformly. One that was never looked at has the largest priority of all."""
+        else uniformly. One that was never assessed has the largest priority of all."""
         if alpha and entries:
             largest = max((entry.priority for entry in entries if entry.priority is not None), default=1.0)
             priorities = [largest if entry.priority is None else entry.priority for entry in entries]
@@ -533,13 +533,13 @@ def oldest_version(trajectory):
 
 
 def above_quantile(entries, quantile):
-    """The trajectory-level filter (section 5.1): entries whose worth is at least this quantile of all. One without a
-    worth passes; `draw` leaves none."""
-    known = [entry.worth for entry in entries if entry.worth is not None]
+    """The trajectory-level filter (section 5.1): entries whose filter value is at least this quantile of all. One
+    without a value passes; `draw` leaves none."""
+    known = [entry.filter_value for entry in entries if entry.filter_value is not None]
     if not quantile or not known:
         return entries
     least = torch.quantile(torch.tensor(known, dtype=torch.float64), quantile).item()
-    return [entry for entry in entries if entry.worth is None or entry.worth >= least]
+    return [entry for entry in entries if entry.filter_value is None or entry.filter_value >= least]
 
 
 # ------------------------------------------------------------------------------------------------------- the evaluator
@@ -975,9 +975,9 @@ def assess(trajectory, values, ratios, outcome, args):
     return advantage, targets, td_errors(paid, values, args.gamma)
 
 
-def look_at(learner, trajectories, args):
-    """What the networks make of trajectories now: a Look for each, and its steps' `ref_logprob` (log pi now), `value`
-    (the critic's target) and `advantage`."""
+def assess_all(learner, trajectories, args):
+    """What the networks make of trajectories now: an Assessment for each, and its steps' `ref_logprob` (log pi now),
+    `value` (the critic's target) and `advantage`."""
     pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
 
     def score(batch):
@@ -987,36 +987,37 @@ def look_at(learner, trajectories, args):
     states = [list(t.steps[i].prompt_ids) for t, i in pairs]
     values = iter(state_values(learner.critics["value"], states, pad_id, args.micro_batch_tokens))
     ends = [terminal_state(t, args.trajectory_value) for t in trajectories]
-    worths = state_values(learner.critics["trajectory"], ends, pad_id, args.micro_batch_tokens)
-    looks = []
-    for trajectory, worth in zip(trajectories, worths, strict=True):
+    v_traj = state_values(learner.critics["trajectory"], ends, pad_id, args.micro_batch_tokens)
+    assessments = []
+    for trajectory, filter_value in zip(trajectories, v_traj, strict=True):
         steps = trajectory.steps
         found = [next(scores) for _ in steps]
         ratios = [math.exp(min(0.0, logprob - sum(step.logprobs))) for step, (logprob, _) in zip(steps, found)]
         value = torch.tensor([*(next(values) for _ in steps), 0.0])
-        outcome = float(worth > 0.5) if args.labels == "v-traj" else trajectory.reward
+        outcome = float(filter_value > 0.5) if args.labels == "v-traj" else trajectory.reward
         advantage, targets, errors = assess(trajectory, value, torch.tensor(ratios), outcome, args)
         for step, (logprob, _), a, target in zip(steps, found, advantage.tolist(), targets.tolist()):
             step.ref_logprob, step.advantage, step.value = logprob, a, target
         if args.trajectory_value == "first":
-            worth = outcome - worth
-        looks.append(Look(errors.tolist(), ratios, [entropy for _, entropy in found], worth))
-    return looks
+            filter_value = outcome - filter_value
+        assessments.append(Assessment(errors.tolist(), ratios, [entropy for _, entropy in found], filter_value))
+    return assessments
 
 
 def update(learner, batch, chosen, version, progress, args):
-    """One iteration: a look at the trajectories `batch` and `chosen`, the critics' update on the former, the actor's on
-    the latter. (Metrics, Looks by the trajectories' place in batch + chosen.)"""
+    """One iteration: the trajectories `batch` and `chosen` assessed, the critics' update on the former, the actor's on
+    the latter. (Metrics, Assessments by the trajectories' place in batch + chosen.)"""
     if not learner.critics:  # nothing is valued
         return update_actor(learner, chosen, progress, args), []
     both = batch + chosen
     unique = list({id(t): t for t in both}.values())
-    looks = dict(zip(map(id, unique), look_at(learner, unique, args), strict=True))
-    metrics = value_metrics(batch, [looks[id(t)] for t in batch], args) | look_metrics(unique, looks, version)
+    assessments = dict(zip(map(id, unique), assess_all(learner, unique, args), strict=True))
+    metrics = value_metrics(batch, [assessments[id(t)] for t in batch], args)
+    metrics |= assessment_metrics(unique, assessments, version)
     targets = {(id(t), i): t.steps[i].value for t, i in pairs_of(batch)}
     metrics |= update_critics(learner, batch, targets, args.critic_epochs, args)
     metrics |= update_actor(learner, chosen, progress, args)
-    return metrics, [looks[id(t)] for t in both]
+    return metrics, [assessments[id(t)] for t in both]
 
 
 def warm_up_critics(learner, trajectories, args):
@@ -1111,22 +1112,22 @@ def update_actor(learner, trajectories, progress, args):
     }
 
 
-def value_metrics(trajectories, looks, args):
+def value_metrics(trajectories, assessments, args):
     """How well V_traj tells the outcomes apart, and the size of the TD errors."""
-    worths = [look.worth for look in looks]
+    v_traj = [assessment.filter_value for assessment in assessments]
     if args.trajectory_value == "first":
-        worths = [t.reward - worth for t, worth in zip(trajectories, worths)]
-    won, lost = ([w for t, w in zip(trajectories, worths) if bool(t.reward) == success] for success in (True, False))
-    errors = [abs(error) for look in looks for error in look.td_errors]
+        v_traj = [t.reward - value for t, value in zip(trajectories, v_traj)]
+    won, lost = ([v for t, v in zip(trajectories, v_traj) if bool(t.reward) == success] for success in (True, False))
+    errors = [abs(error) for assessment in assessments for error in assessment.td_errors]
     return {"losses/trajectory_auc": auc(won, lost), "losses/td_error": sum(errors) / max(1, len(errors))}
 
 
-def look_metrics(trajectories, looks, version):
+def assessment_metrics(trajectories, assessments, version):
     """Advantages and ratios of the drawn steps; how far log-probs at sampling are from our own, per token, over those
     that the newest version sampled."""
     pairs = pairs_of(trajectories)
     steps = [t.steps[i] for t, i in pairs]
-    ratios = [ratio for t in trajectories for ratio in looks[id(t)].ratios]
+    ratios = [ratio for t in trajectories for ratio in assessments[id(t)].ratios]
     own = [(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps if step.version == version]
     count = max(1, len(steps))
     found = {
@@ -1330,12 +1331,12 @@ def draw(host, args):
     batch = buffer.draw(usable, args.batch_trajectories, alpha)
     if not args.filter_quantile:
         return batch, batch
-    new = [entry for entry in usable if entry.worth is None]
+    new = [entry for entry in usable if entry.filter_value is None]
     if args.trajectory_value == "first":
-        look_again(host, new, args)  # else the newest would all pass
+        assess_again(host, new, args)  # else the newest would all pass
     else:  # until V_traj has seen its end: the label that it learns to predict
         for entry in new:
-            entry.worth = entry.trajectory.reward
+            entry.filter_value = entry.trajectory.reward
     return batch, buffer.draw(above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
 
 
@@ -1345,17 +1346,17 @@ def staleness(entries, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)} if lags else {}
 
 
-def look_again(host, entries, args):
-    """Priorities and worths of entries by the newest policy and critics."""
+def assess_again(host, entries, args):
+    """Priorities and filter values of entries by the newest policy and critics."""
     if entries:
-        looks = parallel.call(host.learner, look_at, [entry.trajectory for entry in entries], args)
-        host.buffer.note(entries, looks, (args.w1, args.w2, args.w3), host.learner.iteration)
+        assessments = parallel.call(host.learner, assess_all, [entry.trajectory for entry in entries], args)
+        host.buffer.note(entries, assessments, (args.w1, args.w2, args.w3), host.learner.iteration)
 
 
 def longest_ago(host, args):
-    """The entries that were not looked at for the longest time."""
+    """The entries that were not assessed for the longest time."""
     entries = host.buffer.usable(host.system.version, args.max_staleness)
-    return sorted(entries, key=lambda entry: entry.looked)[: args.refresh_size or None]
+    return sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
 
 
 def run_iteration(host, eval_tasks, args):
@@ -1367,12 +1368,12 @@ def run_iteration(host, eval_tasks, args):
         batch, chosen = draw(host, args)
         metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
         given = [entry.trajectory for entry in batch], [entry.trajectory for entry in chosen]
-        found, looks = parallel.call(learner, update, *given, system.version, progress_of(host, args), args)
-        if looks:
-            host.buffer.note(batch + chosen, looks, (args.w1, args.w2, args.w3), learner.iteration)
+        found, assessments = parallel.call(learner, update, *given, system.version, progress_of(host, args), args)
+        if assessments:
+            host.buffer.note(batch + chosen, assessments, (args.w1, args.w2, args.w3), learner.iteration)
         wanted = learner.critics and (args.prioritised or args.filter_quantile)
         if wanted and learner.iteration % args.refresh_every == 0:
-            look_again(host, longest_ago(host, args), args)
+            assess_again(host, longest_ago(host, args), args)
     metrics |= found
     warn_of_gap(run, found)
     if learner.updates > updates:
@@ -1433,7 +1434,7 @@ def start(host, train_tasks, test_tasks, args):
 
 
 def warm_up(host, args):
-    """The first trajectories, all of the first policy (A.5.2), and the critics' first look at them."""
+    """The first trajectories, all of the first policy (A.5.2), and the critics' warm-up on them."""
     with host.run.timer("waiting"):
         if not gather(host, args):
             raise UsageError("too few of --total-trajectories could be played and evaluated for the warm-up")

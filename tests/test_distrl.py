@@ -23,7 +23,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 from common.evaluator import Album, Evaluator, Watched, served_model
 from common.replay import Step, Trajectory
 from common.run import parse_args
-from distrl import Args, Learner, Look, ReplayBuffer
+from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task
 
 REWARDS, VALUES = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.4, 0.6, 0.0])
@@ -198,8 +198,8 @@ def trajectory(rng, reward=0.0, steps=3, version=0, error=""):
     return made
 
 
-def look(td=1.0, ratio=1.0, entropy=1.0, worth=0.5):
-    return Look([td], [ratio], [entropy], worth)
+def assessment(td=1.0, ratio=1.0, entropy=1.0, filter_value=0.5):
+    return Assessment([td], [ratio], [entropy], filter_value)
 
 
 WEIGHTS = (1.0, 0.0, 0.0)
@@ -217,11 +217,11 @@ def test_priorities_follow_the_largest_error_seen():
     buffer, rng = ReplayBuffer(9), random.Random(1)
     for _ in range(2):
         buffer.add(trajectory(rng))
-    buffer.note(buffer.entries, [look(td=-2.0), look(td=1.0)], WEIGHTS, iteration=1)
+    buffer.note(buffer.entries, [assessment(td=-2.0), assessment(td=1.0)], WEIGHTS, iteration=1)
     assert [entry.priority for entry in buffer.entries] == [1.0, 0.5]
-    buffer.note(buffer.entries[1:], [look(td=4.0)], WEIGHTS, iteration=2)
+    buffer.note(buffer.entries[1:], [assessment(td=4.0)], WEIGHTS, iteration=2)
     assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [1.0, 1.0]  # the first: as it was
-    buffer.note(buffer.entries, [look(td=2.0), look(td=2.0)], WEIGHTS, iteration=3)
+    buffer.note(buffer.entries, [assessment(td=2.0), assessment(td=2.0)], WEIGHTS, iteration=3)
     assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [0.5, 0.5]
 
 
@@ -229,7 +229,7 @@ def test_draws_are_as_often_as_the_probabilities_say():
     buffer, rng = ReplayBuffer(9), random.Random(1)
     for _ in range(3):
         buffer.add(trajectory(rng))
-    buffer.note(buffer.entries, [look(td=1.0), look(td=4.0), look(td=0.25)], WEIGHTS, iteration=1)
+    buffer.note(buffer.entries, [assessment(td=1.0), assessment(td=4.0), assessment(td=0.25)], WEIGHTS, iteration=1)
     torch.manual_seed(1)
     drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
     shares = [drawn.count(entry) / 4000 for entry in buffer.entries]
@@ -257,8 +257,8 @@ def test_the_filter_keeps_what_is_above_the_quantile_and_what_is_unknown():
     buffer, rng = ReplayBuffer(9), random.Random(1)
     for _ in range(5):
         buffer.add(trajectory(rng))
-    looks = [look(worth=worth) for worth in (0.1, 0.9, 0.5, 0.5)]
-    buffer.note(buffer.entries[:4], looks, WEIGHTS, iteration=1)
+    assessments = [assessment(filter_value=filter_value) for filter_value in (0.1, 0.9, 0.5, 0.5)]
+    buffer.note(buffer.entries[:4], assessments, WEIGHTS, iteration=1)
     assert distrl.above_quantile(buffer.entries, 0.5) == [*buffer.entries[1:4], buffer.entries[4]]
     assert distrl.above_quantile(buffer.entries, 0.0) == buffer.entries
 
@@ -288,8 +288,8 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
     rng = random.Random(2)
     trajectories = [trajectory(rng, reward=1.0, steps=4), trajectory(rng, steps=2, error="refused"), trajectory(rng)]
     args = replace(ARGS, retrace_lambda=0.8, target_share=0.3)
-    looks = distrl.look_at(learner, trajectories, args)
-    for made, found in zip(trajectories, looks, strict=True):
+    assessments = distrl.assess_all(learner, trajectories, args)
+    for made, found in zip(trajectories, assessments, strict=True):
         values, ratios, entropies = [], [], []
         for step in made.steps:  # alone, without padding
             ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
@@ -319,7 +319,9 @@ def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
         end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
         with torch.no_grad():
             state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
-            assert found.worth == pytest.approx(learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4)
+            assert found.filter_value == pytest.approx(
+                learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4
+            )
 
 
 def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_threads(base, monkeypatch):
@@ -363,8 +365,8 @@ def test_the_filter_holds_for_trajectories_that_nobody_has_looked_at_yet(learner
     options = dict(filter_quantile=0.5, batch_trajectories=8, trajectory_value="first")
     host, args = host_of(learner, [trajectory(rng) for _ in range(8)], **options)
     batch, chosen = distrl.draw(host, args)
-    worths = sorted(entry.worth for entry in host.buffer.entries)
-    assert len(batch) == 8 and len(chosen) == 4 and min(entry.worth for entry in chosen) >= worths[4]
+    filter_values = sorted(entry.filter_value for entry in host.buffer.entries)
+    assert len(batch) == 8 and len(chosen) == 4 and min(entry.filter_value for entry in chosen) >= filter_values[4]
     assert all(entry.priority is not None for entry in host.buffer.entries)
 
 
@@ -396,8 +398,8 @@ def test_the_update_does_not_depend_on_micro_batches_or_padding(base):
         distrl.make_critics(one, args)
         rng = random.Random(3)
         batch = [trajectory(rng, reward=float(k % 2), steps=1 + k) for k in range(4)]
-        metrics, looks = distrl.update(one, batch, batch[1:], 0, 0.0, args)
-        assert len(looks) == 7 and looks[1] is looks[4]
+        metrics, assessments = distrl.update(one, batch, batch[1:], 0, 0.0, args)
+        assert len(assessments) == 7 and assessments[1] is assessments[4]
         ends.append([*map(weights_of, (one.actor, *one.critics.values())), torch.tensor(metrics["losses/policy_loss"])])
     for first, second in zip(*ends, strict=True):
         assert torch.allclose(first, second, atol=1e-5)
@@ -409,12 +411,12 @@ def test_the_terminal_step_is_trained_on(learner):
     made = trajectory(random.Random(4), reward=1.0, steps=3, error="refused")
     made.steps[-1].error = ""
     before = weights_of(learner.actor)
-    (found,) = distrl.look_at(learner, [made], args)
+    (found,) = distrl.assess_all(learner, [made], args)
     assert [step.advantage > 0 for step in made.steps] == [False, False, True]  # the others' penalties
     start = made.steps[-1].ref_logprob
     metrics = distrl.update_actor(learner, [made], 0.0, args)
     assert metrics["losses/trained_steps"] == 1 and not torch.equal(weights_of(learner.actor), before)
-    distrl.look_at(learner, [made], args)
+    distrl.assess_all(learner, [made], args)
     assert made.steps[-1].ref_logprob > start
 
 
@@ -593,14 +595,14 @@ TASK = Task("t", "general", "do it", 5, config={})
 
 async def test_an_episode_that_ends_in_a_fault_is_played_again_and_counted(monkeypatch):
     worker = worker_of(Phone([EnvFault("offline"), EnvHang("slow")]), monkeypatch)
-    played, pictures, log, waited = await worker.play(TASK, 1, 1.0)
+    (played, pictures), log, waited = await worker.play(TASK, 1, 1.0)
     assert played.verdict == 1.0 and len(played.steps) == 3 and log.faults == 2 and log.episodes == 3
     assert played.attempt == 2 and pictures == {} and waited > 0
 
 
 async def test_a_task_that_is_nothing_but_faults_is_dropped(monkeypatch):
     worker = worker_of(Phone([EnvFault("offline")] * 3), monkeypatch)
-    played, _, log, _ = await worker.play(TASK, 1, 1.0)
+    played, log, _ = await worker.play(TASK, 1, 1.0)
     assert played is None and log.dropped == 1 and log.faults == 3
 
 
