@@ -4,7 +4,7 @@ Rollouts never wait for the learner, nor the learner for them: when an episode e
 policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
 from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
 of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
-reference, and its baselines (coupled loss, RAFT++, synchronous REINFORCE); the agent's prompt is in common/visual.py.
+reference, and the agent's prompt, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
 
 On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
 batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
@@ -19,9 +19,11 @@ batches, a store for screenshots, and the learner in this process. On one machin
 
 import asyncio
 import hashlib
+import json
 import math
 import os
 import random
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -42,7 +44,7 @@ from common.replay import TrajectoryStore
 from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
-from common.visual import agent_prompt, is_chat, memory_keys, read_action, shown_steps, write_action
+from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 
 
@@ -394,6 +396,73 @@ class Pool:
         self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
         self.accepted = self.version * self.batch_size
         self.making, self.ready = {}, []
+
+
+# --------------------------------------------------------------------------------------------------------- the prompts
+def is_chat(processor, prompt_format):
+    return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
+
+
+def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
+    """The agent's vlm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
+    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
+    if not is_chat(processor, prompt_format):
+        last = f" after {steps[-1].action}" if steps else ""
+        return vlm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
+    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
+    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
+    turns = [{"role": "system", "content": [{"type": "text", "text": AGENT_SYSTEM_PROMPT}]}]
+    for number, step in enumerate(steps):
+        picture = [{"type": "image"}] if len(steps) - number < history_images else []
+        text = f"Task: {instruction}" if number == 0 else "The page now:"
+        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
+    text = (f"Task: {instruction}" if not steps else "The page now:") + error
+    turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
+    text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    return vlm.encode(processor, text, images, turns)
+
+
+def shown_steps(steps, history_images):
+    """The earlier steps whose screenshots are in a chat's prompt."""
+    return steps[max(0, len(steps) - history_images + 1) :]
+
+
+def memory_keys(answer):
+    """How many keys the memory of an answer has, those of objects in it included; None where it has none."""
+    found = re.search(r"^Memory:\s*", without_thoughts(answer), re.MULTILINE)
+    try:
+        memory, _ = json.JSONDecoder().raw_decode(without_thoughts(answer)[found.end() :])
+    except (AttributeError, ValueError):
+        return None
+    return _keys(memory) if isinstance(memory, dict) else None
+
+
+def _keys(value):
+    if isinstance(value, dict):
+        return len(value) + sum(map(_keys, value.values()))
+    return sum(map(_keys, value)) if isinstance(value, list) else 0
+
+
+AGENT_SYSTEM_PROMPT = """\
+You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
+you answer in exactly this form:
+
+Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
+Progress: a JSON object that maps each part of the task to "finished" or "not finished".
+Intention: the part that you work on now.
+Action: one sentence that says what you do.
+<tool_call>{"name": ..., "arguments": {...}}</tool_call>
+
+Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
+click, double_click, hover: {"coordinate": [x, y]}
+type: {"text": "...", "coordinate": [x, y], "enter": true or false}; without a coordinate where the focus is
+scroll: {"direction": "up" or "down", "coordinate": [x, y]}; without a coordinate the page
+drag: {"from": [x, y], "to": [x, y]}
+key: {"key": "Enter"}
+wait, back: {}
+goto: {"url": "..."}
+answer: {"content": "the answer, or done"}; ends the task"""
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors

@@ -1,86 +1,21 @@
-"""Agents that see: the prompt with screenshots, and the action in an answer.
+"""The action in the answer of an agent that sees, and the answer that a demonstration gives.
 
-Two formats. `chat`, for vision-language models with a chat template: AsyncWebRL's response format, Memory, Progress,
-Intention, Action and one tool call, with coordinates from 0 to 1000. `plain`, for the tiny model: the instruction, what
-was done last and the picture; an answer is a place of an 8 by 8 grid as two tokens.
+A model with a chat template answers with one tool call, with coordinates from 0 to 1000; the tiny model with a place of
+an 8 by 8 grid as two tokens.
 """
 
 import json
 import re
 
-from common import vlm
 from common.actions import POINTED, Action, format_action, parse
 from common.screen import NORMAL, to_normal, to_pixels
 
 GRID = 8  # places a side in the tiny model's answers
-SYSTEM = """You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
-you answer in exactly this form:
-
-Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
-Progress: a JSON object that maps each part of the task to "finished" or "not finished".
-Intention: the part that you work on now.
-Action: one sentence that says what you do.
-<tool_call>{"name": ..., "arguments": {...}}</tool_call>
-
-Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
-click, double_click, hover: {"coordinate": [x, y]}
-type: {"text": "...", "coordinate": [x, y], "enter": true or false}; without a coordinate where the focus is
-scroll: {"direction": "up" or "down", "coordinate": [x, y]}; without a coordinate the page
-drag: {"from": [x, y], "to": [x, y]}
-key: {"key": "Enter"}
-wait, back: {}
-goto: {"url": "..."}
-answer: {"content": "the answer, or done"}; ends the task"""
-
-
-def is_chat(processor, prompt_format):
-    return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
-
-
-def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's vlm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
-    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
-    if not is_chat(processor, prompt_format):
-        last = f" after {steps[-1].action}" if steps else ""
-        return vlm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
-    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
-    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
-    turns = [{"role": "system", "content": [{"type": "text", "text": SYSTEM}]}]
-    for number, step in enumerate(steps):
-        picture = [{"type": "image"}] if len(steps) - number < history_images else []
-        text = f"Task: {instruction}" if number == 0 else "The page now:"
-        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
-    text = (f"Task: {instruction}" if not steps else "The page now:") + error
-    turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
-    text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return vlm.encode(processor, text, images, turns)
-
-
-def shown_steps(steps, history_images):
-    """The earlier steps whose screenshots are in a chat's prompt."""
-    return steps[max(0, len(steps) - history_images + 1) :]
 
 
 def without_thoughts(answer):
     """An answer as the history shows it."""
     return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
-
-
-def memory_keys(answer):
-    """How many keys the memory of an answer has, those of objects in it included; None where it has none."""
-    found = re.search(r"^Memory:\s*", without_thoughts(answer), re.MULTILINE)
-    try:
-        memory, _ = json.JSONDecoder().raw_decode(without_thoughts(answer)[found.end() :])
-    except (AttributeError, ValueError):
-        return None
-    return _keys(memory) if isinstance(memory, dict) else None
-
-
-def _keys(value):
-    if isinstance(value, dict):
-        return len(value) + sum(map(_keys, value.values()))
-    return sum(map(_keys, value)) if isinstance(value, list) else 0
 
 
 def read_action(answer, size):

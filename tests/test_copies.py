@@ -24,6 +24,7 @@ DIFFER = {
     "evaluate": "what is judged, kept and shown",
     "fine_tune": "distrl and grpo_async give it all threads, grpo_async's has pictures",
     "fit": "digirl draws batches, distrl goes through all",
+    "is_chat": "of a processor, of a tokenizer",
     "keep": "what a record holds, and where screenshots are",
     "main": "",
     "make_env": "browsers, phones, text",

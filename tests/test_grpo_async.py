@@ -390,10 +390,10 @@ def test_what_no_tool_does_is_no_demonstration(name):
 
 def test_the_keys_of_a_memory_are_counted():
     memory = '{"task": "a", "facts": {"x": 1, "y": [{"z": 2}]}}'
-    assert visual.memory_keys(f"<think>Memory: {{}}</think>Memory: {memory}\nProgress: {{}}") == 5
-    assert visual.memory_keys("Memory: {}\nAction: none") == 0
+    assert grpo_async.memory_keys(f"<think>Memory: {{}}</think>Memory: {memory}\nProgress: {{}}") == 5
+    assert grpo_async.memory_keys("Memory: {}\nAction: none") == 0
     for none in ("click x1 y2", "Memory: none", "Memory: [1]", 'Memory: {"a": ', "Action: Memory: {}"):
-        assert visual.memory_keys(none) is None
+        assert grpo_async.memory_keys(none) is None
 
 
 def test_lengths_of_successes_failures_answers_and_memories():
@@ -416,18 +416,18 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     template = SimpleNamespace(
         chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
     )
-    monkeypatch.setattr(visual.vlm, "encode", lambda processor, text, images, turns=None: images)
+    monkeypatch.setattr(grpo_async.vlm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
     obs = {"screenshot": b"now", "error": "covered"}
     processor = SimpleNamespace(tokenizer=template)
-    assert visual.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 1) == [b"now"]
     every = ["picture 0", "picture 1", "picture 2", b"now"]
     for length in range(4):
         for count in range(1, 7):
-            prompt = visual.agent_prompt(processor, "buy it", steps[:length], obs, "chat", count)
+            prompt = grpo_async.agent_prompt(processor, "buy it", steps[:length], obs, "chat", count)
             assert prompt == [*every[:length], b"now"][-count:]
             assert sum(part["type"] == "image" for turn in shown[-1] for part in turn["content"]) == len(prompt)
-    assert visual.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
     turns = shown[-1]
     assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
     pictures = [sum(part["type"] == "image" for part in turn["content"]) for turn in turns if turn["role"] == "user"]

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import envs
+import grpo_async
 import webrl
 from common import llm, visual, vlm
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -234,12 +235,12 @@ class SeeingPrompt:
         self.processor, self.settings, self.folder = processor, settings, None
 
     def __call__(self, instruction, steps, obs):
-        shown = len(steps) - len(visual.shown_steps(steps, self.settings.get("history_images", 1)))
+        shown = len(steps) - len(grpo_async.shown_steps(steps, self.settings.get("history_images", 1)))
         steps = [
             step if number < shown else replace(step, screenshot=(self.folder / step.screenshot).read_bytes())
             for number, step in enumerate(steps)
         ]
-        return visual.agent_prompt(self.processor, instruction, steps, obs, **self.settings)
+        return grpo_async.agent_prompt(self.processor, instruction, steps, obs, **self.settings)
 
 
 def make_seeing(args, model_id, settings):
@@ -259,7 +260,7 @@ def make_seeing(args, model_id, settings):
     return envs.make(args.env_id, **needs), dict(
         model=model,
         tokenizer=processor.tokenizer,
-        prompt=SeeingPrompt(processor, prompt_settings(visual, settings)),
+        prompt=SeeingPrompt(processor, prompt_settings(grpo_async, settings)),
         generate=generate,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
         read_action=partial(visual.read_action, size=needs["viewport"]),

@@ -147,6 +147,7 @@ def eyes(settings: dict, viewport=VIEWPORT):
 def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
+    import grpo_async
     from common import llm, visual, vlm
 
     model_id, module, settings = find_policy(args.policy, "--policy")
@@ -154,7 +155,7 @@ def load_policy(args: Args):
     if llm.is_tiny(model_id):
         llm.use_threads(1)  # two inside an operation wait for each other
     if vlm.sees(model_id):
-        (model, reader), generate, module = vlm.load(model_id), vlm.generate, visual
+        (model, reader), generate, module = vlm.load(model_id), vlm.generate, grpo_async
         tokenizer, needs = reader.tokenizer, eyes(settings)
         read_action = partial(visual.read_action, size=needs["viewport"])
     else:
