@@ -909,16 +909,8 @@ def train_orm(learner, labelled, epochs, args):
     prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
     model, optimizer, verdicts = learner.orm, learner.orm_optimizer, [t.verdict for t in labelled]
-    schedule = (
-        args.orm_batch_size,
-        epochs,
-        args.seed,
-        words,
-        args.orm_lm_weight,
-        warmup_cosine,
-        args.micro_batch_tokens,
-    )
-    return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *schedule)
+    settings = args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine
+    return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *settings, args.micro_batch_tokens)
 
 
 def labelled_episodes(memory, args):

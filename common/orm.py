@@ -28,6 +28,7 @@ def yes_logit(model, tokenizer, prompts):
     import torch
 
     from common import llm
+    from common.optim import mean_loss
 
     yes, no = answer_ids(tokenizer, prompts[0])
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
@@ -117,6 +118,7 @@ def train(
     import torch.nn.functional as F
 
     from common import llm
+    from common.optim import mean_loss
 
     yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
     rng = random.Random(seed)
@@ -156,7 +158,7 @@ def train(
     model.eval()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
-    return torch.stack(losses).mean().item() if losses else float("nan")
+    return mean_loss(losses, "reward model")
 
 
 def quality(scores, labels):
