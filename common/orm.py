@@ -28,7 +28,6 @@ def yes_logit(model, tokenizer, prompts):
     import torch
 
     from common import llm
-    from common.optim import mean_loss
 
     yes, no = answer_ids(tokenizer, prompts[0])
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
