@@ -516,11 +516,12 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     player.version += 1
     player.publish(learner.actor)
     learner.seconds += time.monotonic() - begun
+    metrics |= player.metrics()
     if learner.iteration % args.eval_every == 0 and eval_tasks:
         metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
         names = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
         run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names)
-    metrics |= player.metrics() | {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
     metrics |= {"charts/trajectories": learner.iteration * args.batch_trajectories, "charts/seconds": learner.seconds}
     run.log(metrics, player.steps)
     if learner.iteration % args.save_every == 0:

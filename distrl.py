@@ -1386,11 +1386,11 @@ def run_iteration(host, eval_tasks, args):
     drawn = [entry.trajectory.reward for entry in chosen]
     metrics |= {"replay/success": sum(drawn) / len(drawn)} if drawn else {}
     metrics |= {"replay/drawn": len(batch), "charts/trajectories": host.received, "rollout/unknown": host.unknown}
+    metrics |= system.players.metrics() | system.metrics()
     if learner.iteration % args.eval_every == 0 and eval_tasks:
         metrics |= evaluate(host, eval_tasks, "eval", args)[1]
         shown = "rollout/reward", "replay/success", "staleness/mean", "losses/policy_loss", "eval/success"
         run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, *shown)
-    metrics |= system.players.metrics() | system.metrics()
     metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
     metrics |= {"charts/seconds": host.seconds}
     run.log(metrics, system.steps)
