@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, parallel
+from common import fsdp, llm, parallel, vlm
 from common.cluster import start_ray
 from common.critic import make_critic, state_values, value_logits
 from common.errors import TooManyFaults, UsageError
@@ -569,7 +569,8 @@ class RolloutWorker:
         if args.cpu_threads:
             torch.set_num_threads(args.cpu_threads)
         self.args = args
-        self.model, self.tokenizer = llm.load(*base_model(args)[:3])
+        self.model, self.tokenizer, self.processor = load_model(args, False)
+        self.network, self.reader = network_of(self.tokenizer, self.processor)
         make_judge = partial(Evaluator, args.judge_url, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge_url else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
@@ -590,7 +591,7 @@ class RolloutWorker:
 
     async def _sample(self, prompts, seeds, temperature):
         settings = temperature, self.args.max_new_tokens, self.version
-        return await asyncio.to_thread(llm.generate, self.model, self.tokenizer, prompts, seeds, *settings)
+        return await asyncio.to_thread(self.network.generate, self.model, self.reader, prompts, seeds, *settings)
 
     async def _slot(self):
         if self.free is None:
@@ -608,7 +609,7 @@ class RolloutWorker:
             async def policy(prompt, own_seed):
                 nonlocal waited
                 begun = time.monotonic()
-                done = await self.complete(list(prompt), own_seed, temperature)
+                done = await self.complete(prompt, own_seed, temperature)
                 waited += time.monotonic() - begun
                 return done
 
@@ -650,14 +651,17 @@ class RolloutWorker:
             asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
         if trajectory is None:
             return None, log
-        kept = {step.screenshot for step in trajectory.steps} if self.args.screenshots else ()
+        wanted = self.args.screenshots or self.processor is not None
+        kept = {step.screenshot for step in trajectory.steps} if wanted else ()
         return (trajectory, {name: album.pictures[name] for name in kept if name is not None}), log
 
     def _prompt(self, instruction, steps, obs):
+        if self.processor is not None:
+            return seeing_prompt(self.processor, instruction, steps, obs, self.args.prompt_format)
         return agent_prompt(self.tokenizer, instruction, steps, obs, self.args.prompt_format)
 
     def _decode(self, ids):
-        stops = llm.stop_ids(self.model, self.tokenizer)
+        stops = llm.stop_ids(vlm.base_of(self.model), self.tokenizer)
         return self.tokenizer.decode([i for i in ids if i not in stops])
 
     def _encode(self, text):
@@ -682,7 +686,11 @@ def encode_action(tokenizer, text):
 
 def make_env(args, worker=0):
     """The environment of a worker's first phone; the others are its forks."""
-    options = {"screenshots": args.screenshots or bool(args.judge_url)}
+    seeing = vlm.sees(args.model_id)
+    if seeing and not args.env_id.startswith("phone"):
+        raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
+    options = {"screenshots": args.screenshots or bool(args.judge_url) or seeing}
+    options |= {"format": "aitw"} if seeing else {}
     if args.serials:
         options["serials"] = args.serials
     if args.env_id.startswith("phone"):
@@ -693,6 +701,20 @@ def make_env(args, worker=0):
 
 def base_model(args):
     return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+
+
+def load_model(args, for_training=True):
+    """(model, tokenizer, None), or (model, tokenizer, processor) of a model that sees."""
+    base = base_model(args) if for_training else base_model(args)[:3]
+    if not vlm.sees(args.model_id):
+        return *llm.load(*base), None
+    model, processor = vlm.load(*base)
+    return model, processor.tokenizer, processor
+
+
+def network_of(tokenizer, processor):
+    """(what samples and scores, what it reads prompts with): for a model that reads, or one that sees."""
+    return (llm, tokenizer) if processor is None else (vlm, processor)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -726,6 +748,22 @@ def agent_task(instruction, actions, obs):
     return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
 
 
+def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
+    """The same of an agent that sees, as a vlm.Prompt: the screenshot in the text's place, actions in the form of
+    Android in the Wild."""
+    tokenizer, error = processor.tokenizer, f'error "{obs["error"]}"\n' if obs["error"] else ""
+    history = "".join(f"{step.action}\n" for step in steps)
+    text = f"Task Instruction: {instruction}\nAction History:\n{history}{error}"
+    text = llm.without_special_tokens(tokenizer, text)  # an image token would ask for a picture
+    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
+        turns = [{"role": "system", "content": [{"type": "text", "text": SEEING_SYSTEM_PROMPT}]}]
+        turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
+        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+    else:
+        text = f"{text}{processor.image_token}\nAction:\n"
+    return vlm.encode(processor, text, [obs["screenshot"]])
+
+
 AGENT_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
 the screen as text, where what can be touched has a number. Answer with one action and nothing else:
 do(action="Click", element="3"), or "Double Click", or "Right Click" for a long press
@@ -735,6 +773,15 @@ do(action="Press", argument="Back"), or "Home", "Enter", "Recents", "Delete"
 do(action="Scroll Down"), do(action="Scroll Up"), do(action="Wait")
 exit(message="the answer, N/A if the task cannot be done, or done")
 Before it, say in a line what the element is (# Element: ...)."""
+SEEING_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
+the screen. Answer with one action and nothing else, in this form:
+"action_type": "DUAL_POINT", "touch_point": "[0.5000, 0.5000]", "lift_point": "[0.5000, 0.5000]", "typed_text": ""
+Points are [y, x], from 0 (top, left) to 1 (bottom, right). The types of action:
+DUAL_POINT: touch the first point, lift at the second one; the same point twice is a tap, two points are a swipe
+TYPE: put typed_text into the box that has the focus
+PRESS_BACK, PRESS_HOME, PRESS_ENTER: keys
+STATUS_TASK_COMPLETE: the task is done; where it is a question, typed_text is the answer
+STATUS_TASK_IMPOSSIBLE: the task cannot be done"""
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
@@ -887,12 +934,25 @@ class Learner:
 
     actor: torch.nn.Module
     tokenizer: object
+    processor: object  # of a model that sees, or None
     rng: random.Random
     optimizer: torch.optim.Optimizer | None = None
     critics: dict = field(default_factory=dict)  # "value": V(s), "trajectory": V_traj
     critic_optimizers: dict = field(default_factory=dict)
     iteration: int = -1  # the last one done; 0: the start
     updates: int = 0
+    folder: Path | None = None  # where the steps' screenshots are
+
+    @property
+    def network(self):
+        """See `network_of`."""
+        return network_of(self.tokenizer, self.processor)
+
+    def prompt(self, step):
+        """What the networks see of a step."""
+        if self.processor is None:
+            return list(step.prompt_ids)
+        return vlm.Prompt(step.prompt_ids, [(self.folder / step.screenshot).read_bytes()])
 
 
 def make_critics(learner, args):
@@ -905,10 +965,13 @@ def make_critics(learner, args):
         learner.critic_optimizers = {name: make_optimizer(c, rate, args) for name, c in learner.critics.items()}
 
 
-def terminal_state(trajectory, kind):
+def terminal_state(learner, trajectory, kind):
     """What V_traj sees, as token ids: the last screen and the last action, or the first screen."""
-    last = trajectory.steps[-1]
-    return list(trajectory.steps[0].prompt_ids) if kind == "first" else [*last.prompt_ids, *last.action_ids]
+    if kind == "first":
+        return learner.prompt(trajectory.steps[0])
+    state = learner.prompt(trajectory.steps[-1])
+    state.extend(trajectory.steps[-1].action_ids)
+    return state
 
 
 def make_optimizer(model, learning_rate, args):
@@ -926,25 +989,25 @@ def pair_lengths(pairs):
     return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
 
 
-def action_scores(model, pairs, tokenizer, args):
+def token_logprobs(learner, pairs, temperature):
+    """Log-probs of the tokens of the pairs' actions under the actor, 0 behind their ends: [N, T]."""
+    network, reader = learner.network
+    prompts, actions = [learner.prompt(t.steps[i]) for t, i in pairs], [t.steps[i].action_ids for t, i in pairs]
+    return network.token_logprobs(learner.actor, reader, prompts, actions, temperature)[0]
+
+
+def action_scores(learner, pairs, args):
     """log pi(a | s) of the pairs' whole actions, and their H: [N], [N]."""
-    prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in pairs], strict=True)
-    logprobs = llm.token_logprobs(model, tokenizer, prompts, actions, args.temperature)[0].sum(dim=1)
-    if args.entropy == "surrogate":
-        return logprobs, -logprobs
-    return logprobs, exact_entropies(model, tokenizer, prompts, actions, args.temperature)
+    logprobs = token_logprobs(learner, pairs, args.temperature).sum(dim=1)
+    return logprobs, -logprobs if args.entropy == "surrogate" else exact_entropies(learner, pairs, args.temperature)
 
 
-def exact_entropies(model, tokenizer, prompts, actions, temperature):
+def exact_entropies(learner, pairs, temperature):
     """The sum over each action's tokens of the entropy of what they were sampled from: [N]."""
-    sequences = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
-    hidden, _ = llm.hidden_states(model, sequences, tokenizer.pad_token_id)
-    total = []
-    for row, prompt, action in zip(hidden, prompts, actions, strict=True):
-        states = row[len(prompt) - 1 : len(prompt) + len(action) - 1]  # the token at t is predicted at t - 1
-        logprobs = (model.get_output_embeddings()(states).float() / (temperature or 1.0)).log_softmax(dim=-1)
-        total.append(-(logprobs.exp() * logprobs).sum())
-    return torch.stack(total)
+    network, reader = learner.network
+    prompts, actions = [learner.prompt(t.steps[i]) for t, i in pairs], [t.steps[i].action_ids for t, i in pairs]
+    logits = network.action_logits(learner.actor, reader, prompts, actions)  # N of [T, V]
+    return torch.stack([torch.special.entr((row / (temperature or 1.0)).softmax(dim=-1)).sum() for row in logits])
 
 
 def assess(trajectory, values, ratios, outcome, args):
@@ -979,15 +1042,16 @@ def assess_all(learner, trajectories, args):
     """What the networks make of trajectories now: an Assessment for each, and its steps' `ref_logprob` (log pi now),
     `value` (the critic's target) and `advantage`."""
     pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
+    limits = args.micro_batch_tokens, learner.processor
 
     def score(batch):
-        return torch.stack(action_scores(learner.actor, batch, learner.tokenizer, args), dim=1)
+        return torch.stack(action_scores(learner, batch, args), dim=1)
 
     scores = iter(llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
-    states = [list(t.steps[i].prompt_ids) for t, i in pairs]
-    values = iter(state_values(learner.critics["value"], states, pad_id, args.micro_batch_tokens))
-    ends = [terminal_state(t, args.trajectory_value) for t in trajectories]
-    v_traj = state_values(learner.critics["trajectory"], ends, pad_id, args.micro_batch_tokens)
+    states = [learner.prompt(t.steps[i]) for t, i in pairs]
+    values = iter(state_values(learner.critics["value"], states, pad_id, *limits))
+    ends = [terminal_state(learner, t, args.trajectory_value) for t in trajectories]
+    v_traj = state_values(learner.critics["trajectory"], ends, pad_id, *limits)
     assessments = []
     for trajectory, filter_value in zip(trajectories, v_traj, strict=True):
         steps = trajectory.steps
@@ -1031,8 +1095,8 @@ def update_critics(learner, trajectories, targets, epochs, args):
     labels are the evaluator's. Metrics."""
     if not learner.critics or not epochs:
         return {}
-    states = [(list(t.steps[i].prompt_ids), targets[id(t), i]) for t, i in pairs_of(trajectories)]
-    ends = [(terminal_state(t, args.trajectory_value), t.reward) for t in trajectories]
+    states = [(learner.prompt(t.steps[i]), targets[id(t), i]) for t, i in pairs_of(trajectories)]
+    ends = [(terminal_state(learner, t, args.trajectory_value), t.reward) for t in trajectories]
     return {
         "losses/critic_loss": fit(learner, "value", states, epochs, args),
         "losses/trajectory_critic_loss": fit(learner, "trajectory", ends, epochs, args),
@@ -1044,7 +1108,7 @@ def fit(learner, name, examples, epochs, args):
     critic, optimizer, pad_id = learner.critics[name], learner.critic_optimizers[name], learner.tokenizer.pad_token_id
 
     def loss_sum(part):
-        logits = value_logits(critic, [state for state, _ in part], pad_id)
+        logits = value_logits(critic, [state for state, _ in part], pad_id, learner.processor)
         targets = torch.tensor([target for _, target in part], device=logits.device)
         return critic_loss(logits, targets) * len(part)
 
@@ -1060,11 +1124,11 @@ def fit(learner, name, examples, epochs, args):
     return mean_loss(losses, "critic")
 
 
-def actor_loss(actor, pairs, tokenizer, args):
+def actor_loss(learner, pairs, args):
     """Eq. 1 summed over the pairs, or maximum likelihood (filtered-bc: every trajectory is a success); and what is
     logged: ratio and entropy summed, both without gradient."""
     steps = [t.steps[i] for t, i in pairs]
-    logprobs, entropy = action_scores(actor, pairs, tokenizer, args)
+    logprobs, entropy = action_scores(learner, pairs, args)
     behaviour = torch.tensor([sum(step.logprobs) for step in steps], device=logprobs.device)
     ratios = (logprobs.detach() - behaviour).exp()
     shown = torch.stack([ratios.clamp(max=1.0).sum(), entropy.detach().sum()])
@@ -1086,7 +1150,7 @@ def update_actor(learner, trajectories, progress, args):
     metrics = {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
 
     def loss_sum(part):
-        loss, shown = actor_loss(actor, part, learner.tokenizer, args)
+        loss, shown = actor_loss(learner, part, args)
         sums.append(shown)
         return loss
 
@@ -1140,14 +1204,11 @@ def assessment_metrics(trajectories, assessments, version):
 
 def fine_tune(learner, demos, args):
     """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
-    actor, tokenizer = learner.actor, learner.tokenizer
+    actor, pairs, rng = learner.actor, pairs_of(demos), random.Random(args.seed)
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    pairs, rng = pairs_of(demos), random.Random(args.seed)
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
-        return -logprobs.sum()
+        return -token_logprobs(learner, part, 1.0).sum()
 
     if args.cpu_threads:
         llm.use_threads(os.cpu_count())  # nothing else runs yet
@@ -1194,7 +1255,7 @@ def save(host):
     trajectories.jsonl; rollouts on their way are played again."""
     learner, run, system = host.learner, host.run, host.system
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
-    weights = {"actor": [learner.actor, learner.tokenizer]}
+    weights = {"actor": [learner.actor, learner.processor or learner.tokenizer]}
     for name, critic in learner.critics.items():
         weights[f"critic_{name}"] = fsdp.trained(critic)
         states[f"critic_{name}"] = learner.critic_optimizers[name].state_dict()
@@ -1232,7 +1293,7 @@ def restore_learner(learner, checkpoint, args):
     """The learner as it was at a checkpoint."""
     tensors = checkpoint.tensors()
     vars(learner).update(checkpoint.state["counts"])
-    llm.load_trained(learner.actor, checkpoint.folder("actor"))
+    learner.network[0].load_trained(learner.actor, checkpoint.folder("actor"))
     make_critics(learner, args)
     fsdp.load_optimizer(learner.optimizer, tensors["actor"])
     for name, critic in learner.critics.items():
@@ -1416,11 +1477,11 @@ def start(host, train_tasks, test_tasks, args):
     if (args.demos or args.num_demos) and not demos:
         raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     if demos:
+        keep(run, demos)
         trajectories = [t for t, _ in demos]
         run.say(f"{len(demos)} demonstrations of {len(pairs_of(trajectories))} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, trajectories, args)
-        keep(run, demos)
     parallel.call(learner, make_critics, args)
     learner.iteration = 0
     system.publish(learner.actor, 1)
@@ -1537,7 +1598,9 @@ def main(args):
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
+    learner = Learner(*load_model(args), random.Random(args.seed))
+    if learner.processor is not None and args.demos:
+        raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
     if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
         raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     if args.judge_url:  # a wrong URL or key shows now, not after the first hour
@@ -1550,6 +1613,7 @@ def main(args):
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
+        learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
                 restore_learner(learner, run.resumed, args)

@@ -381,6 +381,15 @@ def hidden_states(model, sequences, pad_id):
         return base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, lengths
 
 
+def action_logits(model, tokenizer, prompts, actions):
+    """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient."""
+    sequences = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
+    hidden, _ = hidden_states(model, sequences, tokenizer.pad_token_id)
+    head = model.get_output_embeddings()
+    spans = ((len(p) - 1, len(p) + len(a) - 1) for p, a in zip(prompts, actions, strict=True))  # of t at t - 1
+    return [head(row[begin:end]).float() for row, (begin, end) in zip(hidden, spans, strict=True)]
+
+
 def autocast(model):
     """On a GPU: matrices multiplied in bfloat16, whatever type the weights are kept in."""
     import torch

@@ -191,6 +191,22 @@ class Head:
         return self.head(states).index_fill(-1, self.forbidden, float("-inf"))
 
 
+def hidden_states(model, processor, prompts, actions=None):
+    """Last-layer hidden states of N Prompts, each with its action's token ids behind it, padded on the left:
+    [N, L, D]."""
+    inputs = model_inputs(model, processor, prompts, actions)
+    with llm.autocast(model):
+        return base_of(model).model(**inputs, use_cache=False).last_hidden_state
+
+
+def action_logits(model, processor, prompts, actions):
+    """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; the image token is at
+    minus infinity."""
+    hidden = hidden_states(model, processor, prompts, actions)
+    head = Head(model.get_output_embeddings(), image_token(processor))
+    return [head(row[-len(action) - 1 : -1]).float() for row, action in zip(hidden, actions, strict=True)]
+
+
 def token_logprobs(model, processor, prompts, actions, temperature=1.0):
     """Log-probabilities of the actions' tokens after their Prompts, with gradient unless the caller forbids it.
 
@@ -199,9 +215,7 @@ def token_logprobs(model, processor, prompts, actions, temperature=1.0):
     """
     import torch
 
-    inputs = model_inputs(model, processor, prompts, actions)
-    with llm.autocast(model):
-        hidden = base_of(model).model(**inputs, use_cache=False).last_hidden_state
+    hidden = hidden_states(model, processor, prompts, actions)
     longest = max(map(len, actions))
     mask = torch.tensor([[i < len(a) for i in range(longest)] for a in actions], device=hidden.device)
     # rows end together; the token at position t is predicted by the hidden state at t - 1

@@ -277,7 +277,7 @@ def base():
 @pytest.fixture
 def learner(base):
     torch.manual_seed(1)
-    made = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+    made = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
     distrl.make_critics(made, ARGS)
     for critic in made.critics.values():
         torch.nn.init.normal_(critic["head"].weight, std=0.05)
@@ -331,7 +331,7 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
 
     def fine_tuned(**options):
         args = replace(ARGS, sft_learning_rate=1e-4, adam_eps=1e-2, sft_batch_size=8, **options)
-        made = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+        made = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
         return made.actor, distrl.fine_tune(made, demos, args)
 
     whole, first = fine_tuned(sft_epochs=1, cpu_threads=0, micro_batch_tokens=4096)
@@ -393,7 +393,7 @@ def test_the_update_does_not_depend_on_micro_batches_or_padding(base):
     ends = []
     for tokens in (16, 100_000):
         torch.manual_seed(1)
-        one = Learner(llm.copy_network(base[0]), base[1], random.Random(1))
+        one = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
         args = replace(ARGS, micro_batch_tokens=tokens, adam_eps=1e-3)
         distrl.make_critics(one, args)
         rng = random.Random(3)
@@ -422,7 +422,7 @@ def test_the_terminal_step_is_trained_on(learner):
 
 def test_exact_entropy_is_that_of_the_tokens(learner):
     pairs = [(t, i) for t in [trajectory(random.Random(5), steps=2)] for i in range(2)]
-    _, entropies = distrl.action_scores(learner.actor, pairs, learner.tokenizer, replace(ARGS, entropy="exact"))
+    _, entropies = distrl.action_scores(learner, pairs, replace(ARGS, entropy="exact"))
     for (made, i), entropy in zip(pairs, entropies.tolist(), strict=True):
         step = made.steps[i]
         ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
