@@ -171,6 +171,13 @@ def test_a_run_of_a_model_that_sees(folder, tmp_path):
     steps = [step for t in TrajectoryStore(run / "trajectories.jsonl") for step in t.steps]
     assert steps and all((run / step.screenshot).is_file() for step in steps)
     assert (latest(run).folder("actor") / "preprocessor_config.json").is_file()
+    tools = (
+        f"tools/eval.py --env-id phone/general --model-id {run} --num-envs 2 --num-tasks 2 --runs-dir {tmp_path / 'e'}"
+    )
+    evaluated = run_script(tools.split())
+    assert evaluated.returncode == 0 and "of 2 tasks" in evaluated.stdout, evaluated.stderr[-3000:]
+    watched = run_script(["tools/play.py", "--env-id", "phone/general", "--task", "3", "--policy", run])
+    assert watched.returncode == 0, watched.stderr[-3000:]
     more = run_script(["distrl.py", *flags[:-2], "--runs-dir", tmp_path, "--resume", "auto", "--iterations", "3"])
     assert more.returncode == 0, more.stderr[-3000:]
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["charts/iteration"] == 3

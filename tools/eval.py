@@ -23,6 +23,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import distrl
 import envs
 import grpo_async
 import webrl
@@ -32,7 +33,7 @@ from common.rollout import Player
 from common.run import Run, parse_args, run_main
 from common.stats import MANY, evaluation_metrics, wilson
 from tools import view
-from tools.play import eyes, find_policy, prompt_settings
+from tools.play import PHONE_EYES, eyes, find_policy, prompt_settings
 
 # The columns of the WebRL paper's Table 1 for WebArena's sites. Tasks that begin on one site and need the encyclopedia
 # count for that site, as there; tasks on two sites are in the average alone, there and here.
@@ -206,7 +207,7 @@ def make_policy(args):
         if args.prompt_format != "auto":
             settings = settings | {"prompt_format": args.prompt_format}
         model, tokenizer = llm.load(model_id)
-        own = prompt_settings(script, settings)
+        own = prompt_settings(script.agent_prompt, settings)
         form = own.get("prompt_format", "auto")
         format = "webrl" if form == "webrl" else "compact"
         if hasattr(script, "is_chat") and args.env_id.partition("/")[0] in ("webshop", "alfworld"):
@@ -250,20 +251,25 @@ def make_seeing(args, model_id, settings):
     model, processor = vlm.load(model_id)
     if args.prompt_format != "auto":
         settings = settings | {"prompt_format": args.prompt_format}
-    needs = eyes(settings) | {"real_input": args.real_input, "serials": args.serials}
+    on_phone = args.env_id.startswith("phone")
+    needs = dict(PHONE_EYES) if on_phone else eyes(settings) | {"real_input": args.real_input}
     if any(args.viewport):
         needs["viewport"] = tuple(args.viewport)
+    if on_phone:
+        prompt = partial(distrl.seeing_prompt, processor, **prompt_settings(distrl.seeing_prompt, settings))
+    else:
+        prompt = SeeingPrompt(processor, prompt_settings(grpo_async.agent_prompt, settings))
 
     def generate(model, tokenizer, *settings):
         return vlm.generate(model, processor, *settings)
 
-    return envs.make(args.env_id, **needs), dict(
+    return envs.make(args.env_id, serials=args.serials, **needs), dict(
         model=model,
         tokenizer=processor.tokenizer,
-        prompt=SeeingPrompt(processor, prompt_settings(grpo_async, settings)),
+        prompt=prompt,
         generate=generate,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
-        read_action=partial(visual.read_action, size=needs["viewport"]),
+        read_action=str if on_phone else partial(visual.read_action, size=needs["viewport"]),
     )
 
 

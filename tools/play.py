@@ -133,9 +133,9 @@ def find_policy(name: str, flag: str):
     return name, importlib.import_module(script), settings
 
 
-def prompt_settings(script, settings: dict) -> dict:
-    """Those of a run's settings that its script's `agent_prompt` takes."""
-    takes = inspect.signature(script.agent_prompt).parameters
+def prompt_settings(prompt, settings: dict) -> dict:
+    """Those of a run's settings that its script's function for prompts takes."""
+    takes = inspect.signature(prompt).parameters
     return {name: value for name, value in settings.items() if name in takes}
 
 
@@ -144,9 +144,13 @@ def eyes(settings: dict, viewport=VIEWPORT):
     return {"screenshots": True, "viewport": tuple(settings.get("viewport", viewport))}
 
 
+PHONE_EYES = {"screenshots": True, "format": "aitw"}  # the same on phones: distrl.py's
+
+
 def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
+    import distrl
     import grpo_async
     from common import llm, visual, vlm
 
@@ -154,16 +158,19 @@ def load_policy(args: Args):
     length = min(settings.get("max_new_tokens", 64), 2048)
     if llm.is_tiny(model_id):
         llm.use_threads(1)  # two inside an operation wait for each other
-    if vlm.sees(model_id):
-        (model, reader), generate, module = vlm.load(model_id), vlm.generate, grpo_async
-        tokenizer, needs = reader.tokenizer, eyes(settings)
-        read_action = partial(visual.read_action, size=needs["viewport"])
-    else:
+    if not vlm.sees(model_id):
         (model, tokenizer), generate, needs = llm.load(model_id), llm.generate, {}
-        reader, read_action = tokenizer, getattr(module, "read_action", str)
+        reader, read_action, make_prompt = tokenizer, getattr(module, "read_action", str), module.agent_prompt
+    else:
+        (model, reader), generate = vlm.load(model_id), vlm.generate
+        tokenizer, needs, make_prompt = reader.tokenizer, eyes(settings), grpo_async.agent_prompt
+        read_action = partial(visual.read_action, size=needs["viewport"])
+        if args.env_id.startswith("phone"):
+            needs, make_prompt, read_action = PHONE_EYES, distrl.seeing_prompt, str
+    own = prompt_settings(make_prompt, settings)
 
     def act(instruction: str, steps: list[Step], obs: dict) -> Step:
-        prompt = module.agent_prompt(reader, instruction, steps, obs, **prompt_settings(module, settings))
+        prompt = make_prompt(reader, instruction, steps, obs, **own)
         seed = llm.seed_of(args.seed, len(steps))
         ids = generate(model, reader, [prompt], [seed], args.temperature, length)[0].ids
         answer = tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
