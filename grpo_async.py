@@ -751,8 +751,8 @@ class System:
             base = args.model_id, args.lora_rank, args.load_in_4bit
             keeps = args.staleness + 1 if args.lockstep else 0
             given = PolicyServer, base, args.max_new_tokens, args.cpu_threads, keeps
-        server = ray.remote(given[0]).options(**options)
-        self.servers = [server.options(name=SERVER.format(n)).remote(*given[1:]) for n in range(args.num_servers)]
+        make, names = ray.remote(given[0]).options, [SERVER.format(number) for number in range(args.num_servers)]
+        self.servers = [make(**options, name=name).remote(*given[1:]) for name in names]
         self.steps, self.weights, self.version = 0, None, 0
         self.schedule = read_schedule(args) if args.lockstep else None
         worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
