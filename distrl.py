@@ -102,7 +102,8 @@ class Args:
 
     # the model
     model_id: str = "assets/tiny-phone"
-    """base language model: a local folder or a hub id"""
+    """base model: a local folder or a hub id; one that reads gets the screen as text, one that sees (Qwen2.5-VL and
+    alike) gets a screenshot, and answers with the actions of Android in the Wild"""
     lora_rank: int = 0
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""
     load_in_4bit: bool = False

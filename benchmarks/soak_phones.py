@@ -5,9 +5,8 @@
 
 Every phone speaks to a real adb server, as slowly as a real one. In turn a worker and an adb server are killed with
 SIGKILL. Reported at the end: episodes, faults, what was killed, memory of the whole process tree over the run (the
-first fifth is its warm-up), the longest time
-without an iteration, and whether any stored episode is a part of one. Exit
-code 1 if one is, if memory grew by more than a tenth, or if nothing moved for long.
+first fifth is its warm-up), the longest time without an iteration, and whether any stored episode is a part of one.
+Exit code 1 if one is, if memory grew by more than a tenth, or if nothing moved for long.
 """
 
 import contextlib
