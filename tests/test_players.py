@@ -47,6 +47,14 @@ def finish(players):
     assert not players.thread.is_alive()
 
 
+def until(players, condition):
+    """As the learner waits, but not for ever."""
+    players.notify()
+    with players.changed:
+        assert players.changed.wait_for(lambda: players.error or condition(), timeout=30)
+        assert players.error is None
+
+
 def answers(value, waited=0.0, fault=None):
     """A call that answers this, with a fault on the way."""
 
@@ -76,13 +84,13 @@ def test_every_slot_plays_at_its_own_pace():
     jobs = [(held, None)] + [(answers("quick"), None)] * 20
     players = players_of(2, jobs, ended.append)
     players.start()
-    assert players.wait(lambda: True if ended.count("quick") == 20 else None)
+    until(players, lambda: ended.count("quick") == 20)
     assert "slow" not in ended and players.playing == 1
     players.loop.call_soon_threadsafe(slow[0].set)
-    assert players.wait(lambda: True if "slow" in ended else None)
+    until(players, lambda: "slow" in ended)
     with players.changed:  # what is there to do only now is begun when somebody says so
         jobs.append((answers("quick"), None))
-    assert players.wait(lambda: True if ended.count("quick") == 21 else None)
+    until(players, lambda: ended.count("quick") == 21)
     finish(players)
     assert players.timeline == []  # `done` had nothing to show
 
@@ -91,7 +99,7 @@ def test_the_timeline_has_what_was_played_and_the_faults_are_counted(tmp_path):
     jobs = [(answers("a", 0.25, "the page hung"), None), (answers(None), None)]
     players = players_of(1, jobs, lambda what: what and {"what": what})
     players.start()
-    players.wait(lambda: True if players.faults.episodes == 3 else None)
+    until(players, lambda: players.faults.episodes == 3)
     players.write_timeline(SimpleNamespace(path=tmp_path), {"batch": 1})
     first, second = [json.loads(line) for line in (tmp_path / "timeline.jsonl").read_text().splitlines()]
     assert first.pop("begun") <= first.pop("ended")
@@ -103,7 +111,7 @@ def test_the_timeline_has_what_was_played_and_the_faults_are_counted(tmp_path):
 
 def test_a_list_of_tasks_comes_before_all_rollouts_and_in_order():
     """Also where a worker is lost on the way; what was dropped is None."""
-    ended, asked, calls = [], [], {1: [dies, answers("b")], 2: [answers(None)]}
+    ended, asked, found, calls = [], [], [], {1: [dies, answers("b")], 2: [answers(None)]}
 
     def call(worker, index):
         asked.append(index)
@@ -112,9 +120,12 @@ def test_a_list_of_tasks_comes_before_all_rollouts_and_in_order():
     jobs = [(answers("rollout"), None)] * 3
     players = players_of(1, jobs, ended.append)
     threading.Timer(0.2, players.start).start()  # the list is there before the thread begins
-    assert players.play_each(call, 3) == ["a", "b", None]
+    learner = threading.Thread(target=lambda: found.append(players.play_each(call, 3)), daemon=True)
+    learner.start()
+    learner.join(timeout=30)
+    assert found == [["a", "b", None]]
     assert asked == [0, 1, 1, 2] and players.listed is None
-    assert players.wait(lambda: True if len(ended) == 3 else None)
+    until(players, lambda: len(ended) == 3)
     finish(players)
     assert players.faults.faults == 1 and players.faults.last == "rollout worker 0 is gone"
 
@@ -135,7 +146,7 @@ def test_a_lost_worker_gets_one_successor_and_its_episode_is_played_again():
     jobs += [(falls, lambda: jobs.append((sound, None)))] * 2
     players = players_of(2, jobs, ended.append)
     players.start()
-    assert players.wait(lambda: True if len(ended) == 2 else None)
+    until(players, lambda: len(ended) == 2)
     finish(players)
     assert len(players.started) == 2 and set(ended) == {players.started[1]} and players.faults.faults == 1
 
@@ -150,7 +161,7 @@ def test_workers_that_never_answer_stop_the_run():
     ended, jobs = [], [(dies, lambda: None), (dies, lambda: None), (answers("sound"), None)] * 3
     players = players_of(1, jobs, ended.append)
     players.start()
-    assert players.wait(lambda: True if len(ended) == 3 else None)
+    until(players, lambda: len(ended) == 3)
     finish(players)
     assert players.faults.faults == 6
 
@@ -162,7 +173,7 @@ def test_a_worker_without_a_policy_plays_nothing():
     with players.changed:
         assert not players.changed.wait_for(lambda: ended, timeout=0.2)
         players.workers[0].version = 0
-    assert players.wait(lambda: True if ended else None)
+    until(players, lambda: ended)
     finish(players)
 
 
