@@ -72,6 +72,10 @@ async def dies(worker, *_):
     raise ActorDiedError()
 
 
+async def broken(worker, *_):
+    raise ZeroDivisionError("in an episode")
+
+
 def test_every_slot_plays_at_its_own_pace():
     """One slow episode holds up one slot; a condition of the learner's is asked again after each end."""
     ended, slow = [], []
@@ -153,7 +157,7 @@ def test_a_lost_worker_gets_one_successor_and_its_episode_is_played_again():
 
 def test_workers_that_never_answer_stop_the_run():
     """Three in a row; one that answered once may be lost as often as faults may be."""
-    players = players_of(1, [(dies, lambda: None)] * 3, None)
+    players = players_of(1, [(dies, lambda: None)] * 3 + [(broken, None)], None)  # it would be the fourth
     players.start()
     with pytest.raises(TooManyFaults, match="rollout worker 0 cannot start"):
         players.wait(lambda: None)
@@ -178,9 +182,6 @@ def test_a_worker_without_a_policy_plays_nothing():
 
 
 def test_an_error_of_ours_reaches_the_learner():
-    async def broken(worker):
-        raise ZeroDivisionError("in an episode")
-
     players = players_of(1, [(broken, None)], None)
     players.start()
     with pytest.raises(ZeroDivisionError, match="in an episode"):
