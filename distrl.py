@@ -212,9 +212,9 @@ class Args:
     priority_alpha: float = 0.5
     """exponent of the priorities (the paper: 0.5)"""
     refresh_every: int = 10
-    """iterations between two looks at the buffer with the newest policy and critic ("periodically")"""
+    """iterations after which the buffer is assessed anew by the newest policy and critic ("periodically")"""
     refresh_size: int = 256
-    """trajectories looked at then, those that were not for the longest time; 0: all"""
+    """trajectories assessed then, those that were not for the longest time; 0: all"""
     max_staleness: int = 0
     """trajectories with steps of a policy that is more versions old are not drawn; 0: all are (the paper)"""
 
@@ -1008,7 +1008,9 @@ def exact_entropies(learner, pairs, temperature):
     network, reader = learner.network
     prompts, actions = [learner.prompt(t.steps[i]) for t, i in pairs], [t.steps[i].action_ids for t, i in pairs]
     logits = network.action_logits(learner.actor, reader, prompts, actions)  # N of [T, V]
-    return torch.stack([torch.special.entr((row / (temperature or 1.0)).softmax(dim=-1)).sum() for row in logits])
+    logprobs = [(row / (temperature or 1.0)).log_softmax(dim=-1) for row in logits]
+    # 0 log 0 is 0, its gradient too: a model that sees has tokens of probability 0
+    return torch.stack([-(row.exp() * row.masked_fill(row == -torch.inf, 0.0)).sum() for row in logprobs])
 
 
 def assess(trajectory, values, ratios, outcome, args):

@@ -4,7 +4,7 @@ Rollouts never wait for the learner, nor the learner for them: when an episode e
 policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
 from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
 of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
-reference, and the agent's prompt, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
+reference, the agent's prompt, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
 
 On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
 batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
@@ -944,8 +944,8 @@ def set_advantages(groups, args):
 
 
 def update_actor(learner, groups, pictures, version, args):
-    """One batch's updates. Metrics; `logprob_gap`: how far the log-probs at sampling are from our own, per token, where
-    both are of this version: a server that samples from something else shows there."""
+    """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
+    token, where both are of this version: a server that samples from something else shows there."""
     actor, sums = learner.actor, []
     trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
     lengths = torch.tensor([len(t.steps) for t in trajectories])

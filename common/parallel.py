@@ -1,7 +1,9 @@
-"""Data parallelism under `accelerate launch`: every process plays its share of the episodes and computes its share of
-every batch; all hold the same weights and the same records. With one process nothing here does anything.
+"""Data parallelism under `accelerate launch`: every process computes its share of every batch; all hold the same
+weights. With one process nothing here does anything.
 
-Only the first process (`is_main`) writes the run's folder.
+Either every process plays its share of the episodes, too, and all hold the same records (webrl.py, crps.py, digirl.py),
+or the first one plays with Ray's workers and tells the others what to compute (`call` and `follow`: grpo_async.py,
+distrl.py). Only the first process (`is_main`) writes the run's folder.
 """
 
 import math
@@ -10,7 +12,7 @@ from datetime import timedelta
 
 from common.errors import UsageError
 
-LET_GO = "let go"
+LET_GO, CHECKPOINT_WRITTEN = "let go", None  # what followers hear besides calls
 BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
 
 
@@ -87,7 +89,7 @@ def call(learner, function, *given):
 def follow(learner):
     """What the other processes do: what the first one calls, until it lets them go."""
     while (job := broadcast(None)) != LET_GO:
-        if job is not None:  # None: the first one has written a checkpoint (Run.save_checkpoint)
+        if job is not CHECKPOINT_WRITTEN:
             function, rng, learner.iteration, given = job
             learner.rng.setstate(rng)
             function(learner, *given)

@@ -48,8 +48,9 @@ class Players:
     An episode is a call of an actor that answers (what came of it, or None where its task was dropped; the FaultLog of
     the way there; seconds that it waited for the policy).
 
-    start_worker(number): the actor for a worker's place; slots: episodes that each plays at once; version: that of a
-    new Worker. These run with `changed` held, which guards what they read and write:
+    slots: episodes that each worker plays at once; version: that of a new Worker. These run with `changed` held, which
+    guards what they read and write:
+      start_worker(number): the actor for a worker's place (the first ones are started here)
       next_rollout(actor): (the call, done(what), again()), or None while none may begin: `done` is told what came and
       returns what the timeline shows of it (None: nothing), `again` that the worker was gone before the episode's end
     These run in the thread as long as it plays:
@@ -60,7 +61,8 @@ class Players:
     def __init__(self, start_worker, num_workers, slots, next_rollout, status, version=0, beside=()):
         self.changed, self.error, self.stopping = threading.Condition(), None, False
         self.start_worker, self.next_rollout, self.status, self.beside = start_worker, next_rollout, status, beside
-        self.version, self.workers = version, [Worker(start_worker(number), version) for number in range(num_workers)]
+        self.first_version = version
+        self.workers = [Worker(start_worker(number), version) for number in range(num_workers)]
         self.slots = [number for number in range(num_workers) for _ in range(slots)]  # each one's worker
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * len(self.slots)))
         self.playing, self.listed = 0, None
@@ -145,7 +147,8 @@ class Players:
             raise TooManyFaults(f"rollout worker {number} cannot start: {str(error)[-600:]}")
         with contextlib.suppress(Exception):
             ray.kill(worker.actor)  # one that is only out of reach would play on beside the new one
-        self.workers[number] = Worker(self.start_worker(number), self.version, deaths)
+        self.workers[number] = Worker(self.start_worker(number), self.first_version, deaths)
+        self.changed.notify_all()
         self.wake.set()
 
     async def until(self, condition):
@@ -208,13 +211,14 @@ class Players:
 
     def metrics(self):
         """Faults and how fast rollouts come, so far."""
-        return {
-            "rollout/fault_rate": self.faults.rate,
-            "rollout/faults": self.faults.faults,
-            "rollout/dropped": self.faults.dropped,
-            "rollout/agent_hangs": self.faults.agent_hangs,
-            "perf/trajectories_per_hour": self.per_hour(),
-        }
+        with self.changed:
+            return {
+                "rollout/fault_rate": self.faults.rate,
+                "rollout/faults": self.faults.faults,
+                "rollout/dropped": self.faults.dropped,
+                "rollout/agent_hangs": self.faults.agent_hangs,
+                "perf/trajectories_per_hour": self.per_hour(),
+            }
 
     def write_timeline(self, run, *rows):
         """When rollouts began and ended, in seconds since 1970, and `rows`, as lines of the run's timeline.jsonl."""

@@ -181,7 +181,7 @@ class Run:
         }
         if parallel.is_main():
             checkpoint.save(self.path, step, weights, tensors, meta)
-        parallel.broadcast(None)  # nobody goes on before it is there
+        parallel.broadcast(parallel.CHECKPOINT_WRITTEN)  # nobody goes on before it is there
         truncate(self.unfinished.path, 0)
         return self.latest().path
 

@@ -43,7 +43,7 @@ class NoClock:
 
 
 async def scripts():
-    return await browser.write_scripts(browser.draw(1, seed=1))
+    return await browser.write_scripts(browser.draw_tasks(1, seed=1))
 
 
 async def test_our_side_plays_a_task_with_screenshots():

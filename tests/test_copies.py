@@ -26,7 +26,7 @@ DIFFER = {
     "fit": "digirl draws batches, distrl goes through all",
     "is_chat": "of a processor, of a tokenizer",
     "keep": "what a record holds, and where screenshots are",
-    "main": "",
+    "main": "the method's parts",
     "make_env": "browsers, phones, text",
     "make_learner": "the method's networks",
     "make_optimizer": "grpo_async: the released betas",
@@ -42,7 +42,7 @@ DIFFER = {
     "train": "the method's loop",
     "update_actor": "the method's loss",
     "update_critic": "webrl: classification; crps: regression",
-    "value_metrics": "",
+    "value_metrics": "which values the method has",
     "variant": "which defaults a flag changes",
 }
 # those of DIFFER in which some scripts agree

@@ -238,7 +238,7 @@ def test_draws_are_as_often_as_the_probabilities_say():
     assert [drawn.count(entry) / 4000 for entry in buffer.entries] == pytest.approx([1 / 3] * 3, abs=0.03)
     assert len(buffer.draw(buffer.entries, 9, alpha=0.5)) == 3  # none twice
     assert buffer.draw([], 9, alpha=0.5) == []
-    buffer.add(trajectory(rng))  # never looked at: as likely as the likeliest
+    buffer.add(trajectory(rng))  # never assessed: as likely as the likeliest
     drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
     assert drawn.count(buffer.entries[3]) == pytest.approx(drawn.count(buffer.entries[1]), rel=0.15)
 
@@ -284,7 +284,7 @@ def learner(base):
     return made
 
 
-def test_a_look_is_the_equations_on_single_forward_passes(learner, base):
+def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
     rng = random.Random(2)
     trajectories = [trajectory(rng, reward=1.0, steps=4), trajectory(rng, steps=2, error="refused"), trajectory(rng)]
     args = replace(ARGS, retrace_lambda=0.8, target_share=0.3)
@@ -354,8 +354,8 @@ def host_of(learner, trajectories, version=1, **options):
     return distrl.Host(learner, system, buffer, None, received=len(trajectories)), replace(ARGS, **options)
 
 
-def test_the_filter_holds_for_trajectories_that_nobody_has_looked_at_yet(learner):
-    """They go by their labels; where the filter is by the first observation, they are looked at."""
+def test_the_filter_holds_for_trajectories_that_nobody_has_assessed_yet(learner):
+    """They go by their labels; where the filter is by the first observation, they are assessed."""
     rng = random.Random(5)
     made = [trajectory(rng, reward=float(i % 2)) for i in range(8)]
     host, args = host_of(learner, made, filter_quantile=0.5, batch_trajectories=8)

@@ -101,17 +101,17 @@ def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained)
         if line.startswith("iteration 1,"):
             (worker,) = workers_of(process.pid)
             worker.kill()
-        if line.startswith("iteration 3,"):
+        if line.startswith("iteration 4,"):
             break
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     process.stdout.close()
     process.stderr.close()
     run = run_of(tmp_path)
-    rows = iterations(run)
+    rows = iterations(run)  # the third at least, whose worker played the second evaluation
     assert rows[-1]["rollout/faults"] >= 1 and rows[-1]["perf/workers"] == 1  # the worker's end, and another one there
     kept = latest(run).state
-    assert kept["counts"]["iteration"] in (2, 3)
+    assert kept["counts"]["iteration"] in (3, 4)
     finish(start(tmp_path, *flags, "--resume", str(run)))
     rows = iterations(run)
     assert [row["charts/iteration"] for row in rows] == [1, 2, 3, 4, 5]

@@ -121,6 +121,10 @@ def test_what_is_trained_on_is_what_was_sampled(args, demos, tmp_path):
         assert row[: len(step.logprobs)] == pytest.approx(step.logprobs, abs=1e-4)
     entropies = distrl.exact_entropies(learner, pairs, 1.0)
     assert ((entropies > 0) & (entropies < 8 * 6)).all()  # at most log V a token
+    entropies.mean().backward()  # tokens that cannot be sampled do not spoil it
+    gradients = [p.grad for p in learner.actor.parameters() if p.grad is not None]
+    assert all(g.isfinite().all() for g in gradients) and any(g.any() for g in gradients)
+    learner.actor.zero_grad()
     others = {step.screenshot for t in trajectories for step in t.steps} - {sampled.steps[0].screenshot}
     blind = replace(sampled, steps=[replace(sampled.steps[0], screenshot=sorted(others)[0])])
     assert (distrl.token_logprobs(learner, [(blind, 0)], 1.0)[0] - logprobs[0]).abs().max() > 1e-5
