@@ -249,7 +249,7 @@ class Learner:
 COUNTS = "iteration", "updates", "seconds"
 
 
-def save(learner, buffer, player):
+def save(learner, player):
     """A checkpoint: the actor as a Hugging Face folder, what the values learn, optimisers and generators."""
     weights = {"actor": [fsdp.to_save(learner.actor), learner.tokenizer]}
     states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
@@ -525,7 +525,7 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     metrics |= {"charts/trajectories": learner.iteration * args.batch_trajectories, "charts/seconds": learner.seconds}
     run.log(metrics, player.steps)
     if learner.iteration % args.save_every == 0:
-        save(learner, buffer, player)
+        save(learner, player)
 
 
 def evaluate(player, tasks, name, iteration):
@@ -535,7 +535,7 @@ def evaluate(player, tasks, name, iteration):
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
 
 
-def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
+def start_actor(learner, player, train_tasks, test_tasks, args):
     """Supervised fine-tuning on demonstrations, and what the start can do: its test episodes."""
     run, metrics, before, demos = player.run, {}, [], []
     if args.demos:
@@ -557,7 +557,7 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
     make_learner(learner, args)
     learner.iteration = 0
     run.log({**metrics, "charts/iteration": 0}, player.steps)
-    save(learner, buffer, player)
+    save(learner, player)
     return before
 
 
@@ -577,14 +577,14 @@ def train(args, env, run, player, learner):
         restore(learner, buffer, player, args)
     before = [t for t in run.trajectories if t.policy == "test before"] if learner.iteration >= 0 else []
     if learner.iteration < 0:
-        before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+        before = start_actor(learner, player, train_tasks, test_tasks, args)
     iterations = args.iterations
     if args.total_trajectories:
         iterations = min(iterations, math.ceil(args.total_trajectories / args.batch_trajectories))
     while learner.iteration < iterations and not 0 < args.train_seconds <= learner.seconds:
         run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
-        save(learner, buffer, player)
+        save(learner, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration)
     run.log({**metrics, "charts/iteration": learner.iteration}, player.steps)
     if after:
@@ -643,7 +643,7 @@ def main(args):
             train(args, env, run, player, learner)
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None:
-                save(learner, (), player)
+                save(learner, player)
             run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
             raise
         finally:

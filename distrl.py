@@ -1315,7 +1315,7 @@ def keep(run, played):
     run.trajectories.append([trajectory for trajectory, _ in played])
 
 
-def evaluate(host, tasks, name, args):
+def evaluate(host, tasks, name):
     """Greedy episodes at seeds that are the same for every run: (trajectories, metrics)."""
 
     def call(worker, index):
@@ -1452,7 +1452,7 @@ def run_iteration(host, eval_tasks, args):
     metrics |= {"replay/drawn": len(batch), "charts/trajectories": host.received, "rollout/unknown": host.unknown}
     metrics |= system.players.metrics() | system.metrics()
     if learner.iteration % args.eval_every == 0 and eval_tasks:
-        metrics |= evaluate(host, eval_tasks, "eval", args)[1]
+        metrics |= evaluate(host, eval_tasks, "eval")[1]
         shown = "rollout/reward", "replay/success", "staleness/mean", "losses/policy_loss", "eval/success"
         run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, *shown)
     metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
@@ -1489,7 +1489,7 @@ def start(host, train_tasks, test_tasks, args):
     learner.iteration = 0
     system.publish(learner.actor, 1)
     if args.test_before and test_tasks:
-        before, tested = evaluate(host, test_tasks, "test before", args)
+        before, tested = evaluate(host, test_tasks, "test before")
         metrics |= tested
         run.report("start", tested, "test_before/success")
     run.log(metrics, system.steps)
@@ -1549,7 +1549,7 @@ def train(args, env, host):
     system.allow(0)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(host)
-    after, metrics = evaluate(host, test_tasks, "test after", args)
+    after, metrics = evaluate(host, test_tasks, "test after")
     run.log({**metrics, "charts/iteration": learner.iteration, "charts/trajectories": host.received}, system.steps)
     if after:
         run.summary(before, after)
