@@ -214,11 +214,20 @@ def failure_table(arms):
     return "\n".join(lines)
 
 
-def plots(arms, path):
-    """Success of rollouts and on eval tasks, V_traj's AUC and ratios by iterations."""
+def plots(arms, path, by_time):
+    """Success of rollouts and on eval tasks, V_traj's AUC and ratios by iterations, or by seconds of training."""
     panels = {"rollout/reward": "success of rollouts", "eval/success": "success on eval tasks",
               "losses/trajectory_auc": "V_traj: area under the curve", "losses/ratio_before": "mean ratio"}  # fmt: skip
-    comparison.plot_curves(path, arms, {arm: NAMES[arm] for arm in MAIN if arm in arms}, panels, "iterations")
+    names = {arm: NAMES[arm] for arm in MAIN if arm in arms}
+    if by_time:
+        arms = {arm: {seed: seconds_of(record) for seed, record in arms[arm].items()} for arm in names}
+    comparison.plot_curves(path, arms, names, panels, "seconds of training" if by_time else "iterations")
+
+
+def seconds_of(record):
+    """A record with its curves over seconds in the place of iterations."""
+    seconds = dict(map(tuple, record["curves"]["charts/seconds"]))
+    return {"curves": {name: [(seconds[x], y) for x, y in curve] for name, curve in record["curves"].items()}}
 
 
 def main(args):
@@ -232,7 +241,7 @@ def main(args):
     print(text)
     if args.write_docs:
         name = args.env_id.rpartition("/")[2] + ("-time" if args.seconds else "")
-        plots(arms, ROOT / f"docs/images/distrl_{name}.png")
+        plots(arms, ROOT / f"docs/images/distrl_{name}.png", bool(args.seconds))
         write_docs(ROOT / "docs/distrl.md", f"learning {name}", f"![curves](images/distrl_{name}.png)\n\n{text}")
 
 
