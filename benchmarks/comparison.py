@@ -253,6 +253,7 @@ def plot_curves(path, arms, names, panels, x_label, window=5):
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
         axes.set_title(title)
         axes.set_xlabel(x_label)
+        axes.xaxis.get_major_locator().set_params(integer=True)  # there is no phase 1.25
         axes.set_ylim(0, 1.05 * axes.dataLim.y1 if axes.dataLim.y1 > 0 else None)
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
     figure.savefig(path, dpi=140)
