@@ -1,7 +1,7 @@
 """The learning comparisons of docs/distrl.md: DistRL, DigiRL, Filtered BC and the ablations, over seeds, on two cores.
 
     python benchmarks/distrl.py --seeds 3                              # equal trajectories; goes on where it stopped
-    python benchmarks/distrl.py --seeds 3 --env-id phone/shopping
+    python benchmarks/distrl.py --seeds 3 --env-id phone/shopping "--flags=--num-demos 400"
     python benchmarks/distrl.py --seeds 3 --seconds 300        # equal time: synchronous ones play less in it
     python benchmarks/distrl.py --seeds 1 --arms grid                  # the weights of the priority
     python benchmarks/distrl.py --report --write-docs                  # tables and plots from what there is

@@ -446,3 +446,8 @@ def test_each_run_that_is_not_there_yet_goes_on_from_its_seeds_start(tmp_path, m
     wanted = {(arm, seed, f"start-{seed}") for arm in arms for seed in (1, 2)} - {("no-replay", 2, "start-2")}
     assert sorted(started) == [1, 2, 3] and set(ran) == wanted and len(ran) == len(wanted) == len(kept)
     assert not list(tmp_path.glob("*/checkpoints"))
+
+
+def test_curves_of_equal_time_are_over_seconds():
+    curves = {"charts/seconds": [[1, 10.0], [2, 25.0]], "eval/success": [[2, 0.5]]}
+    assert distrl_benchmark.seconds_of({"curves": curves})["curves"]["eval/success"] == [(25.0, 0.5)]
