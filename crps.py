@@ -34,7 +34,7 @@ from common.critic import make_critic, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.replay import Trajectory, read_demos
+from common.replay import Trajectory, pair_lengths, read_demos
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
@@ -625,11 +625,6 @@ def pairs_of(trajectories):
     """Every step that the policy of this batch took, with its place: list of (trajectory, t). Not those of a replayed
     prefix: an older policy's, they carry no gradient."""
     return [(trajectory, t) for trajectory in trajectories for t in range(trajectory.prefix, len(trajectory.steps))]
-
-
-def pair_lengths(pairs):
-    """Tokens of each pair's prompt and action."""
-    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
 
 
 def set_advantages(groups, learner, args):

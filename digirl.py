@@ -29,7 +29,7 @@ from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.replay import read_demos
+from common.replay import pair_lengths, pairs_of, read_demos
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
@@ -300,16 +300,6 @@ def make_learner(learner, args):
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
-
-
-def pairs_of(trajectories):
-    """Every step of the trajectories with its place: list of (trajectory, t)."""
-    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
-
-
-def pair_lengths(pairs):
-    """Tokens of each pair's prompt and action."""
-    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts

@@ -40,7 +40,7 @@ from common.engine import Engine, EngineServer
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.players import Batcher, Players
-from common.replay import TrajectoryStore
+from common.replay import TrajectoryStore, pair_lengths, pairs_of
 from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import evaluation_metrics, rollout_metrics
@@ -899,16 +899,6 @@ class Learner:
 def make_optimizer(model, learning_rate, args):
     """AdamW over what is trained of a model."""
     return adamw(model, learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
-
-
-def pairs_of(trajectories):
-    """Every step of the trajectories with its place: list of (trajectory, t)."""
-    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
-
-
-def pair_lengths(pairs):
-    """Tokens of each pair's prompt and action."""
-    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
 
 
 def prompt_of(trajectory, t, pictures, history_images):

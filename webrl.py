@@ -35,7 +35,7 @@ from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
 from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.replay import read_demos, read_labelled
+from common.replay import pair_lengths, pairs_of, read_demos, read_labelled
 from common.rollout import Player
 from common.run import Run, check_ranges, parse_args, run_main
 from common.stats import auc, evaluation_metrics, rollout_metrics
@@ -700,16 +700,6 @@ def evolved_task(env, proposed, parent):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def pairs_of(trajectories):
-    """Every step of the trajectories with its place: list of (trajectory, t)."""
-    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
-
-
-def pair_lengths(pairs):
-    """Tokens of each pair's prompt and action."""
-    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
-
-
 def set_ref_logprobs(pairs, actor, tokenizer, args):
     """log pi_ref(a | s, I) of the pairs' actions into their steps' `ref_logprob`: pi_ref is the actor as it is now, at
     the start of a phase. Returns the actions' perplexities."""

@@ -261,3 +261,13 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
             raise UsageError(f"--demos {path}, line {number}: no demonstration ({error!r})") from error
         demos.append(demo)
     return demos
+
+
+def pairs_of(trajectories: list[Trajectory]) -> list[tuple[Trajectory, int]]:
+    """Every step of the trajectories with its place, the terminal one too."""
+    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
+
+
+def pair_lengths(pairs: list[tuple[Trajectory, int]]) -> list[int]:
+    """Tokens of each pair's prompt and action."""
+    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]

@@ -30,7 +30,6 @@ DIFFER = {
     "make_env": "browsers, phones, text",
     "make_learner": "the method's networks",
     "make_optimizer": "grpo_async: the released betas",
-    "pairs_of": "crps leaves out the replayed prefix",
     "policy_loss": "each paper's equation",
     "restore": "what a checkpoint holds",
     "restore_learner": "what a checkpoint holds",
@@ -50,7 +49,6 @@ ALIKE = {
     "agent_prompt": {"digirl", "distrl"},
     "fine_tune": {"webrl", "crps", "digirl"},
     "make_optimizer": {"webrl", "crps", "digirl", "distrl"},
-    "pairs_of": {"webrl", "digirl", "distrl", "grpo_async"},
 }
 
 
