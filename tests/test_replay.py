@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from common import replay
 from common.errors import UsageError
-from common.replay import Step, Trajectory, TrajectoryStore, from_json, read_demos, to_json, truncate
+from common.replay import (
+    Step,
+    Trajectory,
+    TrajectoryStore,
+    from_json,
+    pair_lengths,
+    pairs_of,
+    read_demos,
+    to_json,
+    truncate,
+)
 from envs import Task
 
 text = st.text(st.characters(), max_size=20)  # lone surrogates, NUL and line separators included
@@ -196,3 +206,11 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path):
 def test_success_is_the_verdict_or_else_what_the_judge_thinks_of_an_exit(verdict, judged, outcome, success):
     trajectory = Trajectory(Task("1", "shop", "buy", 15), 0, 0, outcome=outcome, verdict=verdict, judged=judged)
     assert trajectory.success is success
+
+
+def test_pairs_are_all_steps_and_as_long_as_prompt_and_action():
+    steps = [Step([1] * length, [2] * 3, [], 0, "", "") for length in (4, 7)]
+    made = dataclasses.replace(episode(1), steps=steps)
+    pairs = pairs_of([made, made])
+    assert [(t is made, i) for t, i in pairs] == [(True, 0), (True, 1)] * 2  # the terminal step, too
+    assert pair_lengths(pairs) == [7, 10] * 2
