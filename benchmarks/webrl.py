@@ -146,13 +146,11 @@ CLAIMS = {
     "the critic is better with replay (Figure 10)": ("webrl", "fresh-critic"),
     "replay of successes alone is better (section 2.2)": ("webrl", "failures"),
 }
-# What a test is split by: success by site (Table 1), by steps (Figure 4) and requirements (Figure 6), error types
-# (Figure 3).
-SPLITS = {
-    "site": "site",
-    "steps": "steps the oracle needs",
-    "requirements": "requirements",
-    "error": "share of episodes",
+SPLITS = {  # what a test is split by: {part of the metrics' names: (title, first column)}
+    "site": ("Table 1 by site", "site"),
+    "steps": ("Figure 4", "steps the oracle needs"),
+    "requirements": ("Figure 6", "requirements"),
+    "error": ("Figure 3, error types", "share of episodes"),
 }
 CURVES = """
 rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
@@ -373,7 +371,7 @@ def size_table(args):
             ]
             cells.append(comparison.versus(arms, "webrl", "sft", success))
             lines.append(f"| {Path(base).name} | {len(seeds)} | {' | '.join(cells)} |")
-    return "\n".join(["By the size of the base model", "", *lines]) if len(lines) > 2 else ""
+    return titled("By the size of the base model", "\n".join(lines)) if len(lines) > 2 else ""
 
 
 def judge_table(arms):
@@ -394,14 +392,33 @@ def phase_table(arms):
     """True success of the rollouts, phase by phase."""
     lines = ["| method | true success of the rollouts, by phase | on eval tasks, after each phase |", "|---|---|---|"]
     for arm, runs in arms.items():
-        cells = []
-        for name in ("rollout/true_success", "eval/success"):
-            curves = [dict(map(tuple, r["curves"][name])) for r in runs.values() if name in r["curves"]]
-            phases = sorted(set.intersection(*map(set, curves))) if curves else []
-            cells.append(", ".join(f"{sum(c[x] for c in curves) / len(curves):.3f}" for x in phases))
+        rollouts, tests = (by_phase(runs, name) for name in ("rollout/true_success", "eval/success"))
+        cells = [", ".join(f"{sum(v) / len(v):.3f}" for v in found.values()) for found in (rollouts, tests)]
         if any(cells):
             lines.append(f"| {NAMES[arm]} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def by_phase(runs, name):
+    """{phase: the seeds' values of a metric} of the phases that all runs have."""
+    curves = [dict(map(tuple, r["curves"][name])) for r in runs.values() if name in r["curves"]]
+    phases = sorted(set.intersection(*map(set, curves))) if curves else []
+    return {phase: [curve[phase] for curve in curves] for phase in phases}
+
+
+def site_phase_table(runs):
+    """Success on eval tasks after each phase, with its interval over seeds (Figure 13), and by site (Figure 12): the
+    mean, lowest and highest seed."""
+    names = sorted({name for r in runs.values() for name in r["curves"] if name.startswith("eval/site_")})
+    whole = by_phase(runs, "eval/success")
+    sites = [by_phase(runs, name) for name in names]
+    heads = ["after phase", "all", *(name.removeprefix("eval/site_").replace("_", " ") for name in names)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for phase, values in whole.items():
+        cells = [f"{phase:g}", comparison.show(mean_ci(values), len(values))]
+        cells += [comparison.spread(site[phase]) if phase in site else "" for site in sites]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) if whole else ""
 
 
 def exhibits(arms, named):
@@ -423,15 +440,24 @@ def plots(arms, path):
     comparison.plot_curves(path, arms, own, panels, "phases", window=1)
 
 
+def titled(title, table):
+    return table and f"{title}\n\n{table}"
+
+
 def report(args):
     arms, there = results(args), "BrowserGym's test tasks" if args.setting in ELSEWHERE else ""
     if not arms:
         raise UsageError(f"nothing has been measured yet: python benchmarks/webrl.py {args.setting} --seeds 3")
     compared = {arm: runs for arm, runs in arms.items() if arm in ("sft", *GROUPS["main"].split())}
-    tables = [*exhibits(arms, there), claim_table(arms), phase_table(arms), judge_table(compared), size_table(args)]
-    tables += [split_table(compared, head, lambda record: record["test"], kind) for kind, head in SPLITS.items()]
+    tables = [*exhibits(arms, there), claim_table(arms)]
+    tables.append(titled("Phase by phase, the mean over seeds", phase_table(arms)))
+    tables.append(titled("Figures 12 and 13, WebRL on eval tasks", site_phase_table(arms.get("webrl", {}))))
+    tables += [titled("Table 3, the reward model against the true verdict", judge_table(compared)), size_table(args)]
+    for kind, (title, head) in SPLITS.items():
+        tables.append(titled(title, split_table(compared, head, lambda record: record["test"], kind)))
     if there:
-        tables.append(split_table(compared, "site, of BrowserGym's test tasks", lambda r: r["elsewhere"], "site"))
+        table = split_table(compared, "site", lambda record: record["elsewhere"], "site")
+        tables.append(titled("On BrowserGym's test tasks, by site", table))
     return comparison.page(tables)
 
 

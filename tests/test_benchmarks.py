@@ -375,6 +375,18 @@ def test_webrls_exhibits_have_the_arms_that_the_paper_shows_together():
     assert third.startswith("Table 2") and "| below 1/.95 | 3 |" in third
 
 
+def test_success_by_phase_and_site_of_the_phases_that_all_runs_have():
+    def run(success, shop, phases):
+        names = {"eval/success": success, "eval/site_shop": shop}
+        return {"curves": {name: [[phase, value] for phase in phases] for name, value in names.items()}}
+
+    runs = {1: run(0.5, 0.4, (1, 2)), 2: run(0.7, 0.8, (1, 2, 3))}
+    head, _, *rows = webrl_benchmark.site_phase_table(runs).splitlines()
+    assert head == "| after phase | all | shop |"
+    assert rows == [f"| {phase} | 0.600 | 0.60 (0.40 to 0.80) |" for phase in (1, 2)]
+    assert webrl_benchmark.titled("Figures 12 and 13", webrl_benchmark.site_phase_table({})) == ""
+
+
 def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
     place = {"setting": "two-sites", "phases": 3, "steps": 10, "minutes": 1.0, "curves": {}}
