@@ -129,6 +129,9 @@ def success(record):
     return record["test"]["success"]
 
 
+SAME = 0.1  # differences of success below this are none
+
+
 class Difference(NamedTuple):
     """How much more one arm has than another, paired at `seeds` seeds; `over`: what the interval is over."""
 
@@ -146,21 +149,19 @@ class Difference(NamedTuple):
         less = self.over != "nothing" and self.interval.high < 0
         return self._said("holds" if more else "does not hold" if less else "cannot tell")
 
-    @property
-    def verdict_of_none(self):
-        """Of the claim that there is no difference."""
+    def verdict_of_none(self, within=SAME):
+        """Of the claim that there is no difference: one below `within` is none."""
         low, high = self.interval.low, self.interval.high
         if self.over == "nothing":
             return "cannot tell"
-        same, other = max(-low, high) <= SAME, low > SAME or high < -SAME
-        return self._said(f"holds, within {SAME}" if same else "does not hold" if other else "cannot tell")
+        same, other = max(-low, high) <= within, low > within or high < -within
+        return self._said(f"holds, within {within:g}" if same else "does not hold" if other else "cannot tell")
 
     def _said(self, verdict):
         few = self.over == "tasks" and verdict != "cannot tell"
         return f"{verdict}, at {self.seeds} seed{'s' * (self.seeds > 1)}" if few else verdict
 
 
-SAME = 0.1  # differences of success below this are none
 ONLY_TASKS = "°"  # explained under the tables: TASKS_NOTE
 TASKS_NOTE = f"{ONLY_TASKS} over the test tasks of fewer than three seeds: it knows nothing of other seeds."
 
@@ -203,14 +204,15 @@ def versus(arms, arm, other, value):
 
 def claim_table(arms, claims):
     """A verdict for each of `claims` that both arms were run for, by the difference's 95 % interval; "" where there is
-    none. {claim: (the arm with more, the other, value(record))}, and "same" where the claim is that none has more.
+    none. {claim: (the arm with more, the other, value(record))}, and where the claim is that none has more, the largest
+    difference that is none.
     Beside it the difference in success of these very runs, over their test tasks, from three seeds on."""
     heads = "claim of the paper", "difference", "verdict", "of these runs, over tasks"
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for claim, (more, less, value, *same) in claims.items():
         if found := difference(arms, more, less, value):
             of_tasks = over_tasks(paired_runs(arms, more, less, value)) if value is success else None
-            cells = claim, found, found.verdict_of_none if same else found.verdict
+            cells = claim, found, found.verdict_of_none(*same) if same else found.verdict
             cells += (of_tasks if of_tasks is not None and found.over == "seeds" else "",)
             lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines) if len(lines) > 2 else ""

@@ -150,7 +150,7 @@ CLAIMS = {
     "the decoupled loss ends higher than the coupled one": ("constant", "coupled", success),
     "the coupled loss clips more tokens": ("coupled", "constant", last_third("losses/clip_fraction")),
     "the coupled loss meets the dual clip more often": ("coupled", "constant", last_third("losses/dual_clip_fraction")),
-    "success is the same with 1/k and 1/\\|tau\\|": ("constant", "trajectory", success, "same"),
+    "success is the same with 1/k and 1/\\|tau\\|": ("constant", "trajectory", success, comparison.SAME),
     "1/\\|tau\\| takes more steps an episode": ("trajectory", "constant", last_third("rollout/length")),
     "1/\\|tau\\| has longer failures for its successes": ("trajectory", "constant", failure_to_success),
     "1/\\|tau\\| writes more tokens a step": ("trajectory", "constant", last_third("rollout/tokens_per_step")),

@@ -17,6 +17,7 @@ import asyncio
 import json
 import shutil
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -45,12 +46,14 @@ from envs.miniwob_oracles import SOLUTIONS
 RESULTS = ROOT / "benchmarks/results/webrl.jsonl"
 ONE_PHASE = "--num-phases 1"  # what the paper runs for one phase
 ALL_REPLAY = "--replay-failures --perplexity-low 0 --perplexity-high inf"  # DigiRL's buffer
+NO_FLOOR = "--advantage-floor -inf --floored-keep 1"  # the preset's floor of 0 leaves no action to push down
 ARMS = {
     "filtered-bc": "--loss sft --no-curriculum",
     "filtered-bc-offline": f"--loss sft --no-replay {ONE_PHASE}",
     "awr": "--loss awr --no-curriculum",
     "awr-offline": f"--loss awr --no-replay {ONE_PHASE}",
     "digirl": f"--loss digirl --fixed-instructions {ALL_REPLAY}",
+    "digirl-rollouts": f"--loss digirl --fixed-instructions {ALL_REPLAY} --start-buffer rollouts",
     "digirl-curriculum": f"--loss digirl {ALL_REPLAY}",
     "digirl-alone": "",  # digirl.py
     "fixed": "--fixed-instructions",
@@ -61,7 +64,11 @@ ARMS = {
     "no-kl-no-replay": "--loss reinforce --no-replay",
     "forward-kl": "--loss forward-kl",
     "fresh-critic": "--critic-replay none",
+    "success-critic": "--critic-replay success",
     "failures": "--replay-failures",
+    "no-floor": NO_FLOOR,
+    "no-floor-failures": f"--replay-failures {NO_FLOOR}",
+    "no-floor-no-kl": f"--loss reinforce {NO_FLOOR}",
     "true-verdict": "--judge env",
     "band-all": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf",
     "band-low": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95}",
@@ -70,8 +77,11 @@ ARMS = {
     "webrl": "",
 }
 BETAS = 0.01, 0.1, 1.0, 10.0
-ARMS |= {f"beta-{beta:g}": f"{ONE_PHASE} --beta {beta}" for beta in BETAS if beta != 0.1}  # 0.1 is band-paper
-ARMS |= {f"beta-{beta:g}-no-replay": f"{ONE_PHASE} --beta {beta} --no-replay" for beta in BETAS}
+# Eq. 12's gradient is 2 beta A and less: at .01 it is below the clip, and below what Adam's epsilon makes small. Both
+# are scaled, so that a step is as long as elsewhere. (The critic's update is after the actor's only one.)
+BETA_FLAGS = {beta: f"--beta {beta}" for beta in BETAS} | {0.01: "--beta 0.01 --max-grad-norm 0.01 --adam-eps 3e-6"}
+ARMS |= {f"beta-{beta:g}": f"{ONE_PHASE} {BETA_FLAGS[beta]}" for beta in BETAS if beta != 0.1}  # 0.1 is band-paper
+ARMS |= {f"beta-{beta:g}-no-replay": f"{ONE_PHASE} {BETA_FLAGS[beta]} --no-replay" for beta in BETAS}
 NAMES = {
     "sft": "SFT",
     "filtered-bc": "Filtered BC",
@@ -80,6 +90,7 @@ NAMES = {
     "awr-offline": "AWR, offline",
     "digirl-alone": "digirl.py, training instructions, true verdict",
     "digirl": "DigiRL",
+    "digirl-rollouts": "DigiRL, buffer of rollouts alone",
     "digirl-curriculum": "DigiRL with the curriculum",
     "released": "WebRL, the released loss",
     "no-curriculum": "WebRL, training instructions",
@@ -89,7 +100,11 @@ NAMES = {
     "no-kl-no-replay": "WebRL without either",
     "forward-kl": "WebRL by Eq. 13",
     "fresh-critic": "WebRL, critic on fresh rollouts",
+    "success-critic": "WebRL, critic on fresh rollouts and the actor's replay",
     "failures": "WebRL, failures in replay",
+    "no-floor": "WebRL, advantages below 0",
+    "no-floor-failures": "the same, failures in replay",
+    "no-floor-no-kl": "the same, without the KL constraint",
     "true-verdict": "WebRL, paid by the true verdict",
     "band-all": "replay of any perplexity",
     "band-low": "below 1/.95",
@@ -101,14 +116,18 @@ NAMES |= {f"beta-{beta:g}": f"beta {beta:g}" for beta in BETAS if beta != 0.1}
 NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BETAS}
 # What the paper shows together: {what: its arms, the last of them the one that the others are held against}.
 EXHIBITS = {
-    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl true-verdict webrl",
+    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl digirl-rollouts "
+    "true-verdict webrl",
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
     "Table 2, replay by perplexity, one phase": "sft band-all band-low band-high band-paper",
     "Figure 7, beta, one phase": "sft beta-0.01 beta-1 beta-10 beta-0.01-no-replay beta-0.1-no-replay "
     "beta-1-no-replay beta-10-no-replay band-paper",
-    "Figures 9, 10 and 16; the released loss": "sft forward-kl fresh-critic failures released webrl",
+    "Figures 9, 10 and 16; the released loss": "sft forward-kl no-replay fresh-critic success-critic failures released "
+    "webrl",
+    "Figures 5 and 16 with advantages below 0, which the preset raises to 0": "sft webrl no-floor-no-kl "
+    "no-floor-failures no-floor",
     "Figure 14, both methods with and without the curriculum": "digirl digirl-curriculum fixed webrl",
 }  # fmt: skip
 GROUPS = {
@@ -117,7 +136,8 @@ GROUPS = {
     "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
     "table2": "band-all band-low band-paper band-high",
     "figure7": "band-paper " + " ".join(name for name in ARMS if name.startswith("beta-")),
-    "figures": "forward-kl fresh-critic failures released digirl-curriculum",
+    "figures": "forward-kl fresh-critic success-critic failures released digirl-curriculum",
+    "no-floors": "no-floor no-floor-failures no-floor-no-kl",
     "all": " ".join(ARMS),
 }
 CLAIMS = {
@@ -130,6 +150,7 @@ CLAIMS = {
     "replay helps (Figure 5)": ("webrl", "no-replay"),
     "the KL constraint helps (Figure 5)": ("webrl", "no-kl"),
     "and without replay (Figure 5)": ("no-replay", "no-kl-no-replay"),
+    "and with advantages below 0 (Figure 5)": ("no-floor", "no-floor-no-kl"),
     "the curriculum helps (Figures 5, 14)": ("webrl", "fixed"),
     "and against training instructions": ("webrl", "no-curriculum"),
     "the curriculum helps DigiRL (Figure 14)": ("digirl-curriculum", "digirl"),
@@ -137,14 +158,18 @@ CLAIMS = {
     "WebRL above DigiRL without a curriculum for either (Figure 14)": ("fixed", "digirl"),
     "the band is better than replay of any perplexity (Table 2)": ("band-paper", "band-all"),
     "better than familiar actions alone (Table 2)": ("band-paper", "band-low"),
+    "any perplexity is better than familiar actions alone (Table 2)": ("band-all", "band-low"),
     "better than unfamiliar ones alone (Table 2)": ("band-paper", "band-high"),
     "a beta of .01 is worse (Figure 7)": ("band-paper", "beta-0.01"),
     "and without replay (Figure 7)": ("beta-0.1-no-replay", "beta-0.01-no-replay"),
+    "without replay a beta of 1 is worse (Figure 7)": ("beta-0.1-no-replay", "beta-1-no-replay"),
     "without replay a beta of 10 is worse (Figure 7)": ("beta-0.1-no-replay", "beta-10-no-replay"),
-    "with replay it is as good (Figure 7)": ("beta-10", "band-paper", "same"),
-    "Eq. 11 is better than Eq. 13 (Figure 9)": ("webrl", "forward-kl"),
-    "the critic is better with replay (Figure 10)": ("webrl", "fresh-critic"),
-    "replay of successes alone is better (section 2.2)": ("webrl", "failures"),
+    "with replay a beta of 10 is as good (Figure 7)": ("beta-10", "band-paper", 0.03),
+    "Eq. 11 on all data is better than Eq. 13 on fresh data (Figure 9)": ("webrl", "forward-kl"),
+    "and on fresh data, both": ("no-replay", "forward-kl"),
+    "the critic is better with the actor's replay (Figure 10)": ("success-critic", "fresh-critic"),
+    "replay of successes alone is better (Figure 16)": ("webrl", "failures"),
+    "and with advantages below 0 (Figure 16)": ("no-floor", "no-floor-failures"),
 }
 SPLITS = {  # what a test is split by: {part of the metrics' names: (title, first column)}
     "site": ("Table 1 by site", "site"),
@@ -153,9 +178,9 @@ SPLITS = {  # what a test is split by: {part of the metrics' names: (title, firs
     "error": ("Figure 3, error types", "share of episodes"),
 }
 CURVES = """
-rollout/reward rollout/true_success eval/success losses/critic_auc replay/in_band curriculum/too_easy
-curriculum/too_hard orm/accuracy orm/precision orm/auc orm/base_rate
-orm_test/accuracy orm_test/precision orm_test/auc orm_test/base_rate
+rollout/reward rollout/true_success eval/success losses/critic_auc losses/grad_norm losses/ref_minus_new_logprob
+replay/steps replay/in_band charts/updates curriculum/too_easy curriculum/too_hard
+orm/accuracy orm/precision orm/auc orm/base_rate orm_test/accuracy orm_test/precision orm_test/auc orm_test/base_rate
 eval/site_shop eval/site_shop_admin eval/site_forum eval/site_code eval/site_map eval/site_several
 """.split()
 # What the tiny model can represent of MiniWoB++: a scripted solution wins every episode within ten actions, all that it
@@ -235,24 +260,36 @@ def start(args, seed):
             return None
         if not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
-    (path,) = folder.iterdir()
-    return path
+    return started(args, seed)
 
 
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
-    elsewhere = ELSEWHERE.get(args.setting)
-    other = {"elsewhere": comparison.evaluate(path, elsewhere)} if elsewhere else {}
-    record = {"arm": arm, "seed": seed, **setting(args), **other}
+    record = {"arm": arm, "seed": seed, **setting(args), "start": fingerprint(args, seed)}
+    if elsewhere := ELSEWHERE.get(args.setting):
+        record["elsewhere"] = comparison.evaluate(path, elsewhere)
+        if record["elsewhere"] is None:
+            return
     record |= comparison.record_of(path, CURVES, "charts/phase", part)
     if arm == "digirl-alone":
         values = json.loads((path / "args.json").read_text())
-        tests = json.loads((start(args, seed) / "args.json").read_text())["test_tasks"]
+        tests = json.loads((started(args, seed) / "args.json").read_text())["test_tasks"]
         found = comparison.evaluate(path, values["env_id"], 16, tests)
         if found is None:
             return
         record |= {"test": found, "outcomes": ""}
     comparison.append(results_file(args), record)
+
+
+def started(args, seed):
+    """The folder of a seed's start."""
+    (path,) = folder_of(args, "start", seed).iterdir()
+    return path
+
+
+def fingerprint(args, seed):
+    """A checksum of the fine-tuned policy that a seed's runs go on from: runs with the same one are pairs."""
+    return zlib.crc32((checkpoint.latest(started(args, seed)).folder("actor") / "model.safetensors").read_bytes())
 
 
 def setting(args):
@@ -309,6 +346,7 @@ def run_digirl(args, begin, seed):
     actor = checkpoint.latest(begin).folder("actor")
     flags = f"--env-id {values['env_id']} --preset tiny --seed {seed} --model-id {actor} --num-demos 0 --num-envs 16"
     flags += f" --max-new-tokens {values['max_new_tokens']} --no-test-before --eval-tasks 48 --test-tasks 1"
+    flags += " --batch-trajectories 16"  # as released: 20 updates of the actor for every 16
     flags += f" --total-trajectories {episodes} --iterations 100000"
     return comparison.run(folder_of(args, "digirl-alone", seed), "digirl.py", flags.split(), f"digirl-alone {seed}")
 
@@ -322,7 +360,7 @@ def success_table(arms, own, named):
     """A row for each arm of `own`: success over seeds, against SFT and against the last of these, and (`named`) on the
     tasks elsewhere."""
     last = own[-1]
-    heads = ["method", "seeds", "success", "against SFT", f"against {NAMES[last]}", "steps", "minutes"]
+    heads = ["method", "seeds", "success", "against SFT", f"against {NAMES[last]}", "steps", "updates", "minutes"]
     heads[5:5] = [named, "against SFT there"] if named else []
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for arm in own:
@@ -333,6 +371,8 @@ def success_table(arms, own, named):
             cells.append(comparison.show(mean_ci([elsewhere(r) for r in rows]), len(rows)))
             cells.append(comparison.versus(arms, arm, "sft", elsewhere))
         cells.append(f"{sum(r['steps'] for r in rows) / len(rows):,.0f}")
+        updates = [r["curves"]["charts/updates"][-1][1] for r in rows if "charts/updates" in r.get("curves", {})]
+        cells.append(f"{sum(updates) / len(updates):,.0f}" if updates else "")
         cells.append(f"{sorted(r['minutes'] for r in rows)[len(rows) // 2]:.1f}")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)

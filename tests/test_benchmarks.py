@@ -300,18 +300,18 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     swapped = comparison.difference(many, "b", "a", success)
     assert swapped.verdict == "does not hold"
 
-    assert found.verdict_of_none == "holds, within 0.1" and found.interval.estimate == pytest.approx(0.1)
+    assert found.verdict_of_none() == "holds, within 0.1" and found.interval.estimate == pytest.approx(0.1)
     far = {"a": runs(0.5, 0.6, 0.7), "b": runs(0.2, 0.3, 0.41)}
-    assert comparison.difference(far, "a", "b", success).verdict_of_none == "does not hold"
+    assert comparison.difference(far, "a", "b", success).verdict_of_none() == "does not hold"
     lost = {"a": {1: {"x": None}}, "b": {1: {"x": 0.5}}}
     assert comparison.difference(lost, "a", "b", lambda record: record["x"]) is None  # an evaluation that failed
     close = {"a": runs(0.5, 0.6, 0.7), "b": runs(0.52, 0.59, 0.7)}
-    assert comparison.difference(close, "a", "b", success).verdict_of_none == "holds, within 0.1"
+    assert comparison.difference(close, "a", "b", success).verdict_of_none() == "holds, within 0.1"
     sure = {"a": runs(0.51, 0.61, 0.71), "b": runs(0.5, 0.6, 0.699)}
-    assert comparison.difference(sure, "a", "b", success).verdict_of_none == "holds, within 0.1"  # small, if not 0
+    assert comparison.difference(sure, "a", "b", success).verdict_of_none() == "holds, within 0.1"  # small, if not 0
     wide = {"a": runs(0.5, 0.9, 0.1), "b": runs(0.9, 0.5, 0.1)}
     found = comparison.difference(wide, "a", "b", success)
-    assert found.verdict == found.verdict_of_none == "cannot tell"
+    assert found.verdict == found.verdict_of_none() == "cannot tell"
     few = {"a": runs(0.75, outcomes=["11101110"]), "b": runs(0.25, outcomes=["00100010"])}
     found = comparison.difference(few, "a", "b", success)  # six tasks, of which four gained: 1, 1, 0, 0, 1, 1, 0, 0
     gains = [1, 1, 0, 0, 1, 1, 0, 0]
