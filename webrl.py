@@ -33,7 +33,7 @@ import envs
 from common import fsdp, llm, orm, parallel
 from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
-from common.errors import TooManyFaults, UsageError
+from common.errors import EnvFault, TooManyFaults, UsageError
 from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.replay import pair_lengths, pairs_of, read_demos, read_labelled
 from common.rollout import Player
@@ -422,15 +422,19 @@ class Memory:
     rollouts: list = field(default_factory=list)  # on training and generated instructions
     replay_buffer: list = field(default_factory=list)
     failure_set: list = field(default_factory=list)  # tasks
+    start_pages: dict = field(default_factory=dict)  # (site, seed of its world) -> what its first page says
 
     def add(self, trajectories, start_buffer):
         """Take in trajectories whose rewards are set, each by the policy and purpose it was played for."""
         for t in trajectories:
             if t.policy in ("oracle", "demo", "start-up", "refresh") or t.policy.startswith("ORM data"):
                 self.labelled.append(t)
-            if t.policy in ("oracle", "demo") and start_buffer == "both":
+            if t.policy not in ("oracle", "demo"):
+                first = {"text": t.steps[0].observation, "error": "", "url": t.steps[0].url}
+                self.start_pages.setdefault((t.task.site, t.task.seed), first)
+            elif start_buffer == "both":
                 self.replay_buffer.append(t)
-            elif t.policy == "test before":
+            if t.policy == "test before":
                 self.before.append(t)
             elif t.policy == "start-up" or t.policy.startswith("phase"):  # lines 2 to 5; lines 19, 20
                 self.known.add((t.task.instruction, t.task.site, t.task.seed))
@@ -473,7 +477,6 @@ def restore(learner, memory, player, args):
             fsdp.load_optimizer(optimizer, tensors[name])
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
-        player.note_start_page(trajectory)
     player.set_state(state["player"])
     player.publish(learner.actor)
     learner.rng.setstate(tensors["rng"])
@@ -970,15 +973,29 @@ def without_unknown(learner, player, trajectories, args):
     """Those whose outcome is known, by a check or the judge. Where the judge was lost, that is a fault."""
     checked = [t for t in trajectories if t.verdict is not None]
     unchecked = [t for t in trajectories if t.verdict is None]
-    return checked + (player.without_unjudged(unchecked) if has_judge(learner, args) else [])
+    return checked + (without_unjudged(player, unchecked) if has_judge(learner, args) else [])
 
 
-def start_values(learner, player, tasks, args):
+def without_unjudged(player, trajectories):
+    """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
+    judged = [trajectory for trajectory in trajectories if trajectory.judged is not None]
+    if len(judged) < len(trajectories):
+        for trajectory in parallel.share(trajectories):
+            lost = trajectory.judged is None
+            player.faults.record(EnvFault("the judge did not answer YES or NO") if lost else None)
+            player.faults.dropped += lost
+    return judged
+
+
+def start_values(learner, memory, player, tasks, args):
     """The critic's value of each task's start page, as seen in an earlier episode of the same world, or in a visit to
     it. A page that cannot be reached has none: 0, and the filter turns the task away."""
-    player.visit(tasks)
-    seen = [task for task in tasks if (task.site, task.seed) in player.start_pages]
-    states = [player.prompt(task.instruction, [], player.start_pages[task.site, task.seed]) for task in seen]
+    pages = memory.start_pages
+    unseen = {(task.site, task.seed): task for task in tasks if (task.site, task.seed) not in pages}
+    visited = zip(unseen, player.first_pages(list(unseen.values())), strict=True)
+    pages.update({world: page for world, page in visited if page is not None})
+    seen = [task for task in tasks if (task.site, task.seed) in pages]
+    states = [player.prompt(task.instruction, [], pages[task.site, task.seed]) for task in seen]
     values = state_values(learner.critic, states, learner.tokenizer.pad_token_id, args.micro_batch_tokens)
     found = {id(task): value for task, value in zip(seen, values, strict=True)}
     return [found.get(id(task), 0.0) for task in tasks]
@@ -1203,7 +1220,7 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
         return draw_tasks(first or train_tasks, args.instructions_per_phase, learner.rng), Counter()
     # There is no trained critic before phase 1 unless it was warmed up.
     has_critic = phase > 1 or args.critic_warmup_epochs > 0
-    values = (lambda tasks: start_values(learner, player, tasks, args)) if has_critic else None
+    values = (lambda tasks: start_values(learner, memory, player, tasks, args)) if has_critic else None
     failures = memory.failure_set or [t.task for t in memory.rollouts]  # all, where none failed
     tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
     if counts["shortfall"]:
@@ -1224,7 +1241,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
     with run.timer("training"):
         if has_judge(learner, args):
             judge(learner, rollouts, args)
-            rollouts = player.without_unjudged(rollouts)
+            rollouts = without_unjudged(player, rollouts)
         for trajectory in rollouts:
             trajectory.reward = outcome_reward(trajectory, args.judge)
         metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()

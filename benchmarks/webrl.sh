@@ -14,7 +14,7 @@ python=.venv/bin/python
 [ "${1:-}" = --quick ] && exec $python benchmarks/webrl.py two-sites --quick
 seeds=${1:-5}
 
-$python benchmarks/webrl.py two-sites --seeds "$seeds" --arms main offline ablations table2 figure7 figures true-verdict digirl-alone
+$python benchmarks/webrl.py two-sites --seeds "$seeds" --arms all
 $python benchmarks/webrl.py arena --seeds "$seeds" --arms filtered-bc no-curriculum webrl
 $python benchmarks/webrl.py miniwob --seeds "$seeds" --arms filtered-bc no-curriculum webrl
 

@@ -320,7 +320,6 @@ class Player:
         self.version = self.resumed = 0  # now; of the checkpoint that the run went on from
         self.steps = 0  # environment steps that the caller counts as training
         self.tokens = 0  # generated so far
-        self.start_pages = {}  # (site, content seed) -> an observation of the first page there
         self.interrupted = False
 
     def play(self, tasks, temperature, seed, name, phase=0, starts=None):
@@ -372,10 +371,7 @@ class Player:
             self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
         self.tokens += sum(parallel.gather([policy.tokens]))
         finished = dict(parallel.gather(list(finished.items())))
-        played = [finished[index] for index in sorted(finished)]
-        for trajectory in played:
-            self.note_start_page(trajectory)
-        return played
+        return [finished[index] for index in sorted(finished)]
 
     def _finished_before(self, tasks, seed, name):
         """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`: those
@@ -391,31 +387,22 @@ class Player:
                 finished[index] = trajectory
         return finished
 
-    def note_start_page(self, trajectory):
-        """Keep the first page of the trajectory's world."""
-        first = {"text": trajectory.steps[0].observation, "error": "", "url": trajectory.steps[0].url}
-        self.start_pages.setdefault((trajectory.task.site, trajectory.task.seed), first)
-
-    def visit(self, tasks):
-        """Look at the first pages of the tasks' worlds that no episode has shown yet. Where a fault kept one from being
-        seen, `start_pages` goes without it."""
-        worlds = {(task.site, task.seed): task for task in tasks}
-        todo = [task for world, task in worlds.items() if world not in self.start_pages]
-        part, pages = parallel.share(range(len(todo))), {}
+    def first_pages(self, tasks):
+        """What the observation that each task begins with says; None where a fault kept it from being seen."""
+        share, pages = parallel.share(range(len(tasks))), {}
 
         async def look(env, task, attempt, index):
             obs, _ = await env.reset(task)
-            return {"text": obs["text"], "error": "", "url": obs["url"]}
+            return {part: obs[part] for part in ("text", "error", "url")}
 
         def on_done(place, page):
-            if page is not None:
-                pages[part[place]] = page
+            pages[share[place]] = page
 
         with self.run.timer("pages"):
-            mine = [todo[index] for index in part]
+            mine = [tasks[index] for index in share]
             self._wait(play_all(self.envs, mine, BatchedPolicy(None), look, self.faults, on_done, self.going))
-        for index, page in sorted(parallel.gather(list(pages.items()))):
-            self.start_pages[todo[index].site, todo[index].seed] = page
+        pages = dict(parallel.gather(list(pages.items())))
+        return [pages[index] for index in range(len(tasks))]
 
     def state(self):
         """What a checkpoint holds of it, fit for JSON."""
@@ -450,16 +437,6 @@ class Player:
         found = logprob_gap([(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps])
         warn_of_gap(self.run, found)
         return found
-
-    def without_unjudged(self, trajectories):
-        """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
-        judged = [trajectory for trajectory in trajectories if trajectory.judged is not None]
-        if len(judged) < len(trajectories):
-            for trajectory in parallel.share(trajectories):
-                lost = trajectory.judged is None
-                self.faults.record(EnvFault("the judge did not answer YES or NO") if lost else None)
-                self.faults.dropped += lost
-        return judged
 
     def metrics(self):
         """Faults and generated tokens so far, by metric name."""

@@ -170,7 +170,7 @@ def test_too_many_faults_stop_the_run():
     assert len(resumed.recent) == 7
 
 
-def test_one_crash_of_the_browser_and_a_judge_that_is_silent_now_and_then_stop_no_run():
+def test_one_crash_of_the_browser_stops_no_run():
     env = SimpleNamespace(fork=lambda: None)
     player = rollout.Player(env, None, None, None, None, None, num_envs=64, max_new_tokens=1)
     for _ in range(300):
@@ -178,15 +178,9 @@ def test_one_crash_of_the_browser_and_a_judge_that_is_silent_now_and_then_stop_n
     for _ in range(64):  # all that were played at that moment
         player.faults.record(EnvFault("Chromium is gone"))
     assert player.faults.rate == pytest.approx(64 / 364)
-    player = rollout.Player(env, None, None, None, None, None, num_envs=4, max_new_tokens=1)
-    judged = [SimpleNamespace(judged=0.7 if i >= 30 else None) for i in range(250)]  # the lost ones together
-    random.Random(0).shuffle(judged)
-    assert len(player.without_unjudged(judged)) == 220 and player.faults.faults == player.faults.dropped == 30
-    assert len(player.faults.recent) == 100 and 0.02 < player.faults.rate < 0.2
     state = json.loads(json.dumps(player.state()))
     player.set_state(state)
-    assert player.state() == state and player.faults.window == 100
-    assert player.without_unjudged(judged[:0]) == [] and player.state() == state
+    assert player.state() == state and player.faults.window == 640
 
 
 def test_an_error_of_the_model_reaches_the_caller():

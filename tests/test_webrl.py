@@ -1,5 +1,6 @@
 """webrl.py's formulas against slow, independent computations, and the curriculum's and replay's rules."""
 
+import json
 import math
 import random
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ import webrl
 from common import llm, stats
 from common.errors import UsageError
 from common.replay import Step, Trajectory
+from common.rollout import Player
 from common.run import Timer, parse_args
 from envs import Task
 
@@ -515,6 +517,40 @@ def test_new_instructions_pass_the_filters_and_report_a_shortfall():
     assert counts["too_easy"] > 0 and counts["too_hard"] > 0 and counts["shortfall"] == 0
     none, counts = webrl.new_instructions(Sites(), failures, set(), lambda t: [0.9] * len(t), random.Random(0), args, 1)
     assert none == [] and counts["shortfall"] == 20
+
+
+def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_away_has_no_value(monkeypatch):
+    """Episodes show their worlds' first pages, demonstrations (which may be of another format) do not."""
+    worlds = [Task(name, "shop", name, max_steps=3, seed=seed) for name, seed in (("a", 1), ("b", 2), ("c", 3))]
+    memory, asked = webrl.Memory(set(), []), []
+
+    def episode(task, policy, page):
+        step = Step([1], [2], [-0.5], 0, page, "exit()")
+        return Trajectory(task, 0, 0, [step], verdict=0.0, policy=policy, outcome="exit")
+
+    def first_pages(tasks):
+        asked.append([task.task_id for task in tasks])
+        return [None if task.seed == 3 else {"text": "seen now", "error": "", "url": ""} for task in tasks]
+
+    memory.add([episode(worlds[0], "test before", "seen before"), episode(worlds[1], "demo", "another's")], "both")
+    player = SimpleNamespace(first_pages=first_pages, prompt=lambda instruction, steps, obs: obs["text"])
+    monkeypatch.setattr(webrl, "state_values", lambda critic, states, *_: [len(state) / 100 for state in states])
+    learner = SimpleNamespace(critic=None, tokenizer=SimpleNamespace(pad_token_id=0))
+    for _ in range(2):
+        values = webrl.start_values(learner, memory, player, [*worlds, worlds[1]], webrl.Args())
+        assert values == [0.11, 0.08, 0.0, 0.08]
+    assert asked == [["b", "c"], ["c"]]
+
+
+def test_a_judge_that_is_silent_now_and_then_stops_no_run():
+    env = SimpleNamespace(fork=lambda: None)
+    player = Player(env, None, None, None, None, None, num_envs=4, max_new_tokens=1)
+    judged = [SimpleNamespace(judged=0.7 if i >= 30 else None) for i in range(250)]  # the lost ones together
+    random.Random(0).shuffle(judged)
+    assert len(webrl.without_unjudged(player, judged)) == 220 and player.faults.faults == player.faults.dropped == 30
+    assert len(player.faults.recent) == 100 and 0.02 < player.faults.rate < 0.2
+    state = json.loads(json.dumps(player.state()))
+    assert webrl.without_unjudged(player, judged[:0]) == [] and player.state() == state
 
 
 def test_feasibility_by_rule():
