@@ -74,6 +74,8 @@ ARMS = {
     "band-low": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95}",
     "band-paper": ONE_PHASE,
     "band-high": f"{ONE_PHASE} --perplexity-low 2 --perplexity-high inf",
+    "band-all-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf --replay-ratio 0.95",
+    "band-low-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95} --replay-ratio 0.95",
     "webrl": "",
 }
 BETAS = 0.01, 0.1, 1.0, 10.0
@@ -110,6 +112,8 @@ NAMES = {
     "band-low": "below 1/.95",
     "band-paper": "1/.95 to 1/.5, beta .1",
     "band-high": "above 1/.5",
+    "band-all-as-many": "of any perplexity, as many steps as in the band",
+    "band-low-as-many": "below 1/.95, as many steps as in the band",
     "webrl": "WebRL",
 }
 NAMES |= {f"beta-{beta:g}": f"beta {beta:g}" for beta in BETAS if beta != 0.1}
@@ -121,7 +125,8 @@ EXHIBITS = {
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
-    "Table 2, replay by perplexity, one phase": "sft band-all band-low band-high band-paper",
+    "Table 2, replay by perplexity, one phase": "sft band-all band-low band-high band-all-as-many band-low-as-many "
+    "band-paper",
     "Figure 7, beta, one phase": "sft beta-0.01 beta-1 beta-10 beta-0.01-no-replay beta-0.1-no-replay "
     "beta-1-no-replay beta-10-no-replay band-paper",
     "Figures 9, 10 and 16; the released loss": "sft forward-kl no-replay fresh-critic success-critic failures released "
@@ -134,7 +139,7 @@ GROUPS = {
     "main": "filtered-bc awr digirl webrl",
     "offline": "filtered-bc-offline awr-offline",
     "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
-    "table2": "band-all band-low band-paper band-high",
+    "table2": "band-all band-low band-paper band-high band-all-as-many band-low-as-many",
     "figure7": "band-paper " + " ".join(name for name in ARMS if name.startswith("beta-")),
     "figures": "forward-kl fresh-critic success-critic failures released digirl-curriculum",
     "no-floors": "no-floor no-floor-failures no-floor-no-kl",
@@ -157,7 +162,9 @@ CLAIMS = {
     "WebRL above DigiRL with the curriculum (Figure 14)": ("webrl", "digirl-curriculum"),
     "WebRL above DigiRL without a curriculum for either (Figure 14)": ("fixed", "digirl"),
     "the band is better than replay of any perplexity (Table 2)": ("band-paper", "band-all"),
+    "and than as many steps of any": ("band-paper", "band-all-as-many"),
     "better than familiar actions alone (Table 2)": ("band-paper", "band-low"),
+    "and than as many of these": ("band-paper", "band-low-as-many"),
     "any perplexity is better than familiar actions alone (Table 2)": ("band-all", "band-low"),
     "better than unfamiliar ones alone (Table 2)": ("band-paper", "band-high"),
     "a beta of .01 is worse (Figure 7)": ("band-paper", "beta-0.01"),
