@@ -155,7 +155,7 @@ CLAIMS = {
     "replay helps (Figure 5)": ("webrl", "no-replay"),
     "the KL constraint helps (Figure 5)": ("webrl", "no-kl"),
     "and without replay (Figure 5)": ("no-replay", "no-kl-no-replay"),
-    "and with advantages below 0 (Figure 5)": ("no-floor", "no-floor-no-kl"),
+    "the KL constraint helps with advantages below 0 (Figure 5)": ("no-floor", "no-floor-no-kl"),
     "the curriculum helps (Figures 5, 14)": ("webrl", "fixed"),
     "and against training instructions": ("webrl", "no-curriculum"),
     "the curriculum helps DigiRL (Figure 14)": ("digirl-curriculum", "digirl"),
@@ -176,7 +176,7 @@ CLAIMS = {
     "and on fresh data, both": ("no-replay", "forward-kl"),
     "the critic is better with the actor's replay (Figure 10)": ("success-critic", "fresh-critic"),
     "replay of successes alone is better (Figure 16)": ("webrl", "failures"),
-    "and with advantages below 0 (Figure 16)": ("no-floor", "no-floor-failures"),
+    "replay of successes alone is better with advantages below 0 (Figure 16)": ("no-floor", "no-floor-failures"),
 }
 SPLITS = {  # what a test is split by: {part of the metrics' names: (title, first column)}
     "site": ("Table 1 by site", "site"),
@@ -436,12 +436,12 @@ def judge_table(arms):
 
 
 def phase_table(arms):
-    """True success of the rollouts, phase by phase."""
+    """True success of the rollouts and on eval tasks, phase by phase, of arms with more than one."""
     lines = ["| method | true success of the rollouts, by phase | on eval tasks, after each phase |", "|---|---|---|"]
     for arm, runs in arms.items():
         rollouts, tests = (by_phase(runs, name) for name in ("rollout/true_success", "eval/success"))
         cells = [", ".join(f"{sum(v) / len(v):.3f}" for v in found.values()) for found in (rollouts, tests)]
-        if any(cells):
+        if max(map(len, (rollouts, tests))) > 1:
             lines.append(f"| {NAMES[arm]} | {cells[0]} | {cells[1]} |")
     return "\n".join(lines) if len(lines) > 2 else ""
 
