@@ -180,12 +180,14 @@ def difference(arms, arm, other, value):
 
 
 def paired_runs(arms, arm, other, value):
-    """The records of two arms at the seeds at which both have a value."""
+    """The records of two arms at the seeds at which both have a value, and went on from the same start as far as it is
+    known (`start`, a checksum)."""
     if arm == other:
         return []
     both = [arms.get(name, {}) for name in (arm, other)]
     seeds = sorted(both[0].keys() & both[1].keys())
     runs = [tuple(records[seed] for records in both) for seed in seeds]
+    runs = [pair for pair in runs if len({record.get("start") for record in pair} - {None}) < 2]
     return [pair for pair in runs if None not in map(value, pair)]
 
 

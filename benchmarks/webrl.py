@@ -295,7 +295,7 @@ def started(args, seed):
 
 
 def fingerprint(args, seed):
-    """A checksum of the fine-tuned policy that a seed's runs go on from: runs with the same one are pairs."""
+    """A checksum of the fine-tuned policy that a seed's runs go on from: only runs of the same one are pairs."""
     return zlib.crc32((checkpoint.latest(started(args, seed)).folder("actor") / "model.safetensors").read_bytes())
 
 

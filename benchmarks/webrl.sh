@@ -11,6 +11,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
+[ -x $python ] || { echo "error: no .venv here: make setup makes it" >&2; exit 2; }
 [ "${1:-}" = --quick ] && exec $python benchmarks/webrl.py two-sites --quick
 seeds=${1:-5}
 

@@ -5,7 +5,9 @@ import math
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tyro
@@ -307,6 +309,10 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     assert comparison.difference(lost, "a", "b", lambda record: record["x"]) is None  # an evaluation that failed
     close = {"a": runs(0.5, 0.6, 0.7), "b": runs(0.52, 0.59, 0.7)}
     assert comparison.difference(close, "a", "b", success).verdict_of_none() == "holds, within 0.1"
+    assert comparison.difference(close, "a", "b", success).verdict_of_none(0.03) == "cannot tell"
+    claims = {"the same": ("a", "b", success, 0.03), "within .1": ("a", "b", success, comparison.SAME)}
+    strict, wide = comparison.claim_table(close, claims).splitlines()[2:]
+    assert "| cannot tell |" in strict and "| holds, within 0.1 |" in wide
     sure = {"a": runs(0.51, 0.61, 0.71), "b": runs(0.5, 0.6, 0.699)}
     assert comparison.difference(sure, "a", "b", success).verdict_of_none() == "holds, within 0.1"  # small, if not 0
     wide = {"a": runs(0.5, 0.9, 0.1), "b": runs(0.9, 0.5, 0.1)}
@@ -322,6 +328,9 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     assert comparison.difference(older, "a", "b", success).over == "tasks"  # lines from before the checksum
     other = {"a": few["a"], "b": {1: few["b"][1] | {"tasks": 8}}}
     assert comparison.difference(other, "a", "b", success).over == "nothing"  # other tasks: they do not pair
+    starts = {"a": {1: few["a"][1] | {"start": 5}}, "b": {1: few["b"][1] | {"start": 6}}}
+    assert comparison.difference(starts, "a", "b", success) is None  # went on from other policies
+    assert comparison.difference(starts | {"b": few["b"]}, "a", "b", success).over == "tasks"  # older: not known
     both = {arm: {1: record[1], 2: record[1]} for arm, record in few.items()}
     assert comparison.difference(both, "a", "b", success).interval == mean_ci(gains * 2)
     length = comparison.difference(few, "a", "b", lambda record: record["test"]["success"])  # no outcomes of its own
@@ -369,8 +378,11 @@ def test_webrls_exhibits_have_the_arms_that_the_paper_shows_together():
         return {seed: {"test": {"success": success}, "steps": 10, "minutes": 1.0} for seed in (1, 2, 3)}
 
     arms = {"sft": runs(0.3), "webrl": runs(0.5), "fixed": runs(0.4), "band-low": runs(0.2)}
+    for seed in (2, 3):  # older lines have no such curve
+        arms["webrl"][seed]["curves"] = {"charts/updates": [[1, 40], [2, 10 * seed + 60]]}
     first, second, third = webrl_benchmark.exhibits(arms, "")
     assert first.startswith("Table 1, every") and first.count("\n| ") == 3 and "phase 1" not in first
+    assert second.splitlines()[-1].endswith("| 10 | 85 | 1.0 |")
     assert second.startswith("Figure 5") and "| WebRL, instructions of phase 1 | 3 |" in second
     assert third.startswith("Table 2") and "| below 1/.95 | 3 |" in third
 
@@ -385,6 +397,22 @@ def test_success_by_phase_and_site_of_the_phases_that_all_runs_have():
     assert head == "| after phase | all | shop |"
     assert rows == [f"| {phase} | 0.600 | 0.60 (0.40 to 0.80) |" for phase in (1, 2)]
     assert webrl_benchmark.titled("Figures 12 and 13", webrl_benchmark.site_phase_table({})) == ""
+
+
+def test_a_result_knows_its_start_and_one_whose_evaluation_failed_is_none(tmp_path, monkeypatch):
+    args = webrl_benchmark.Args(setting="miniwob", runs_dir=str(tmp_path))
+    actor = webrl_benchmark.folder_of(args, "start", 1) / "run/checkpoints/0002-0/actor"
+    actor.mkdir(parents=True)
+    (actor / "model.safetensors").write_bytes(b"weights")
+    monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
+    monkeypatch.setattr(webrl_benchmark.checkpoint, "latest", lambda run: SimpleNamespace(folder=lambda name: actor))
+    monkeypatch.setattr(comparison, "record_of", lambda *_: {"test": {"success": 0.5}, "minutes": 1.0})
+    for found, lines in ((None, 0), ({"success": 0.25}, 1)):
+        monkeypatch.setattr(comparison, "evaluate", lambda *_, found=found: found)
+        webrl_benchmark.keep(args, "webrl", 1, tmp_path)
+        assert len(comparison.results(webrl_benchmark.RESULTS, ["webrl"], {})) == lines
+    (record,) = webrl_benchmark.results(args)["webrl"].values()
+    assert record["elsewhere"] == {"success": 0.25} and record["start"] == zlib.crc32(b"weights")
 
 
 def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
