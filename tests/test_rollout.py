@@ -7,6 +7,7 @@ the same with Chromium killed in mid-run.
 import asyncio
 import json
 import random
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -181,6 +182,28 @@ def test_one_crash_of_the_browser_stops_no_run():
     state = json.loads(json.dumps(player.state()))
     player.set_state(state)
     assert player.state() == state and player.faults.window == 640
+
+
+def test_first_pages_come_in_the_tasks_order_and_none_for_a_world_that_cannot_be_reached():
+    class World(Counter):
+        def fork(self):
+            return World()
+
+        async def reset(self, task, seed=0):
+            if task.seed == 3:
+                raise EnvFault("the site answers 503")
+            await asyncio.sleep(0.001 * (10 - task.seed))  # the last one is there first
+            obs, info = await super().reset(task, seed)
+            return obs | {"text": f"world {task.seed}", "screenshot": b"large"}, info
+
+    tasks = [Task(str(seed), "shop", "do it", max_steps=3, seed=seed) for seed in range(1, 6)]
+    with asyncio.Runner() as runner:
+        run = SimpleNamespace(timer=lambda name: nullcontext())
+        player = rollout.Player(World(), None, None, None, run, runner, num_envs=3, max_new_tokens=1)
+        pages = player.first_pages(tasks)
+        assert player.first_pages([]) == []
+    assert [page and page["text"] for page in pages] == ["world 1", "world 2", None, "world 4", "world 5"]
+    assert pages[0] == {"text": "world 1", "error": "", "url": ""} and player.faults.dropped == 1
 
 
 def test_an_error_of_the_model_reaches_the_caller():
