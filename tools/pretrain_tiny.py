@@ -10,7 +10,8 @@ What makes so small a model able to point at things (measured, docs/webrl.md):
 - labels of one page share words, so that matching the last word is not enough.
 
 The data are drawn anew for every batch from (seed, batch number): the same command gives the same weights on the same
-machine. 40 minutes on two cores. The committed base went on from such a run with `--init`: its card has both commands.
+machine. 40 minutes on two cores; a GPU is used where there is one. The committed base went on from such a run with
+`--init`: its card has both commands.
 """
 
 import dataclasses
@@ -78,7 +79,7 @@ class Args:
     words: str = ""
     """a file of more words, each a token and in the data; tools/phone.txt has those of the phone's screens"""
     threads: int = 2
-    """parts of a batch computed side by side, one thread each"""
+    """parts of a batch computed side by side, one thread each (on a GPU it is computed whole)"""
     workers: int = 1
     """processes that draw data"""
     probe_every: int = 400
@@ -595,7 +596,8 @@ def probe(model, tokenizer, seed=10**6, count=64):
     for kind, _, _ in MIX:
         examples = [encode(tokenizer, kind(random.Random(f"probe-{seed}-{i}"))) for i in range(count)]
         ids, labels = collate(examples)
-        _, correct, keep = answer_loss(model, ids, labels)
+        _, correct, keep = answer_loss(model, ids.to(model.device), labels.to(model.device))
+        correct, keep = correct.cpu(), keep.cpu()
         rows = keep.nonzero()[:, 0]
         wrong = torch.zeros(count).index_add_(0, rows, (~correct).float())
         name = kind.__name__.removesuffix("_example")
@@ -647,7 +649,9 @@ def make_optimizers(model, args):
 
 def main(args):
     torch.manual_seed(args.seed)
-    llm.use_threads(args.threads)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    threads = args.threads if device == "cpu" else 1
+    llm.use_threads(threads)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if args.words:  # before the processes that draw data are forked
@@ -677,6 +681,7 @@ def main(args):
     print(f"{parameters:,} parameters, {len(tokenizer)} tokens", flush=True)
     if args.mimetic and not args.init:
         look_alike(model)
+    model.to(device)
     optimizers = make_optimizers(model, args)
     both = SimpleNamespace(zero_grad=model.zero_grad, step=lambda: [optimizer.step() for optimizer in optimizers])
     easy_share = 0.0 if args.init else args.easy_share
@@ -697,9 +702,9 @@ def main(args):
             decay = 1.0 if progress < 0.45 else 0.1 + 0.45 * (1 + math.cos(math.pi * (progress - 0.45) / 0.55))
             for group in (group for optimizer in optimizers for group in optimizer.param_groups):
                 group["lr"] = args.learning_rate * min(1.0, (step + 1) / 100) * decay
-            rows, count = list(zip(ids, labels, strict=True)), int((labels[:, 1:] != -100).sum())
-            width = len(ids[0])
-            part = math.ceil(len(rows) / args.threads) * width
+            count, width = int((labels[:, 1:] != -100).sum()), len(ids[0])
+            rows = list(zip(ids.to(device), labels.to(device), strict=True))
+            part = math.ceil(len(rows) / threads) * width
             loss, _ = llm.gradient_step(model, both, rows, [width] * len(rows), loss_sum, count, part)
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
