@@ -532,9 +532,12 @@ _threads = None  # a ThreadPoolExecutor after use_threads
 
 def use_threads(count):
     """From now on `count` micro-batches at a time are computed on the CPU, each by one thread. On a tiny model two
-    threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast."""
+    threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast. On a
+    GPU they go one after another: two hold twice the memory, and torch 2.11 can choose another attention kernel for one
+    (its order of kernels is set by the first call, unlocked), which gradient checkpointing ends with an error."""
     global _threads
     import torch
 
     torch.set_num_threads(1)
-    _threads = ThreadPoolExecutor(count) if count > 1 and not parallel.sharded() else None
+    alone = count == 1 or parallel.sharded() or torch.cuda.is_available()
+    _threads = None if alone else ThreadPoolExecutor(count)

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is first imported
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # float32 on the CPU, also where there is a GPU: 1e-5 is compared
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 if "PYTEST_XDIST_WORKER" in os.environ:  # others run beside: one thread each

@@ -37,6 +37,15 @@ def test_sampling_logprobs_are_those_of_a_forward_pass(tiny):
             torch.testing.assert_close(got, torch.tensor(completion.logprobs), atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("count, gpu, side_by_side", [(2, False, True), (1, False, False), (2, True, False)])
+def test_micro_batches_go_side_by_side_on_a_cpu_only(monkeypatch, count, gpu, side_by_side):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    llm.use_threads(count)
+    assert (llm._threads is not None) == side_by_side
+    monkeypatch.undo()
+    llm.use_threads(1)
+
+
 def test_a_sample_does_not_depend_on_its_batch(tiny):
     model, tokenizer = tiny
     prompts = [tokenizer.encode(p) for p in PAGES]
