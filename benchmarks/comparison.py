@@ -234,7 +234,8 @@ def smooth(curve, window):
 
 def plot_curves(path, arms, names, panels, x_label, window=5):
     """Four panels {metric: title}, a line for each arm of `names` {arm: label}: means over seeds, with intervals where
-    there are more than three; all but evaluations are means of the last `window` points. `arms`: {arm: {seed: record}}.
+    there are more than three; all but evaluations are means of the last `window` points. A metric that no run has
+    leaves its place empty. `arms`: {arm: {seed: record}}.
     """
     from tools.plot import COLOURS, GRID, on_grid, pyplot
 
@@ -255,6 +256,9 @@ def plot_curves(path, arms, names, panels, x_label, window=5):
             if len(runs) > 3:  # of fewer it would be wider than the axis
                 low, high = [p.low for p in shown.values()], [p.high for p in shown.values()]
                 axes.fill_between(list(shown), low, high, color=colour, alpha=0.13, lw=0)
+        if not any(len(line.get_xdata()) for line in axes.lines):  # no judge where the page pays
+            axes.set_axis_off()
+            continue
         axes.set_title(title)
         axes.set_xlabel(x_label)
         axes.xaxis.get_major_locator().set_params(integer=True)  # there is no phase 1.25
