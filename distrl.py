@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, parallel, vlm
+from common import fsdp, llm, optim, parallel, vlm
 from common.cluster import start_ray
 from common.critic import make_critic, state_values, value_logits
 from common.errors import TooManyFaults, UsageError
@@ -1195,10 +1195,9 @@ def assessment_metrics(trajectories, assessments, version):
     return found | logprob_gap(own)
 
 
-def fine_tune(learner, demos, args):
-    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
-    actor, pairs, rng = learner.actor, pairs_of(demos), random.Random(args.seed)
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+def fine_tune(learner, demos, args, updates=0):
+    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
 
     def loss_sum(part):
         return -token_logprobs(learner, part, 1.0).sum()
@@ -1206,23 +1205,11 @@ def fine_tune(learner, demos, args):
     if args.cpu_threads:
         llm.use_threads(os.cpu_count())  # nothing else runs yet
     actor.train()
-    losses = []
-    for epoch in range(args.sft_epochs):
-        losses = []
-        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
-        for number, batch in enumerate(batches):
-            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
-            set_learning_rate(optimizer, args.sft_learning_rate * factor)
-            items = [pairs[i] for i in batch]
-            count = sum(len(t.steps[i].action_ids) for t, i in items)
-            loss, _ = llm.gradient_step(
-                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
-            )
-            losses.append(loss)
+    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    actor.eval()
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    actor.eval()
-    return mean_loss(losses, "SFT")
+    return loss
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -1475,6 +1462,7 @@ def start(host, train_tasks, test_tasks, args):
         run.say(f"{len(demos)} demonstrations of {len(pairs_of(trajectories))} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, trajectories, args)
+        run.save_start(learner.actor, learner.processor or learner.tokenizer)
     parallel.call(learner, make_critics, args)
     learner.iteration = 0
     system.publish(learner.actor, 1)

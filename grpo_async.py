@@ -34,7 +34,7 @@ from typing import Literal
 import torch
 
 import envs
-from common import fsdp, llm, parallel, vlm
+from common import fsdp, llm, optim, parallel, vlm
 from common.cluster import start_ray
 from common.engine import Engine, EngineServer
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -1011,10 +1011,9 @@ def train_mode(model):
             module.eval()
 
 
-def fine_tune(learner, demos, pictures, args):
-    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
-    actor, pairs, rng = learner.actor, pairs_of(demos), random.Random(args.seed)
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+def fine_tune(learner, demos, pictures, args, updates=0):
+    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
 
     def loss_sum(part):
         return -logprobs_of(actor, part, pictures, learner, replace(args, temperature=1.0))[0].sum()
@@ -1022,23 +1021,11 @@ def fine_tune(learner, demos, pictures, args):
     if args.cpu_threads:
         llm.use_threads(os.cpu_count())  # nothing else runs yet
     train_mode(actor)
-    losses = []
-    for epoch in range(args.sft_epochs):
-        losses = []
-        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
-        for number, batch in enumerate(batches):
-            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
-            set_learning_rate(optimizer, args.sft_learning_rate * factor)
-            items = [pairs[i] for i in batch]
-            count = sum(len(t.steps[i].action_ids) for t, i in items)
-            loss, _ = llm.gradient_step(
-                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
-            )
-            losses.append(loss)
+    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    actor.eval()
     if args.cpu_threads:
         llm.use_threads(args.cpu_threads)
-    actor.eval()
-    return mean_loss(losses, "SFT")
+    return loss
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -1189,6 +1176,7 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, demos, pictures, args)
+        run.save_start(learner.actor, learner.processor)
         system.drop(names_of(demos))
         keep(run, demos, pictures)
     learner.iteration = 0

@@ -30,7 +30,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, orm, parallel
+from common import fsdp, llm, optim, orm, parallel
 from common.critic import make_critic, state_values, value_logits
 from common.engine import Engine
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -849,11 +849,9 @@ def update_actor(learner, pairs, phase, rng, args):
     }
 
 
-def fine_tune(learner, demos, args):
-    """Supervised fine-tuning on demonstrations: token cross-entropy on their actions. The last epoch's mean loss."""
+def fine_tune(learner, demos, args, updates=0):
+    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
     actor, tokenizer = learner.actor, learner.tokenizer
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    pairs, rng = pairs_of(demos), random.Random(args.seed)
 
     def loss_sum(part):
         steps = [t.steps[i] for t, i in part]
@@ -861,21 +859,10 @@ def fine_tune(learner, demos, args):
         return -logprobs.sum()
 
     actor.train()
-    losses = []
-    for epoch in range(args.sft_epochs):
-        losses = []
-        batches = llm.random_batches(len(pairs), args.sft_batch_size, rng)
-        for number, batch in enumerate(batches):
-            factor = warmup_cosine((epoch + number / len(batches)) / args.sft_epochs)
-            set_learning_rate(optimizer, args.sft_learning_rate * factor)
-            items = [pairs[i] for i in batch]
-            count = sum(len(t.steps[i].action_ids) for t, i in items)
-            loss, _ = llm.gradient_step(
-                actor, optimizer, items, pair_lengths(items), loss_sum, count, args.micro_batch_tokens
-            )
-            losses.append(loss)
+    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
+    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
     actor.eval()
-    return mean_loss(losses, "SFT")
+    return loss
 
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
@@ -1173,6 +1160,7 @@ def start_actor(learner, memory, player, train_tasks, args):
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
+        run.save_start(fsdp.to_save(learner.actor), learner.tokenizer)
     player.publish(learner.actor)
     learner.phase = -1
     run.log(metrics, player.steps)

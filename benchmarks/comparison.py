@@ -48,6 +48,12 @@ def succeeds(command, label):
     return not done.returncode
 
 
+def commit():
+    """The commit of this checkout, in short."""
+    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return found.stdout.strip()
+
+
 def without_episodes(path):
     """Deletes a run's episodes, which are most of its folder."""
     shutil.rmtree(path / "screenshots", ignore_errors=True)
@@ -76,13 +82,12 @@ def record_of(path, curves, x, part="test_after/"):
     curves of those names over `x`."""
     rows = read_metrics(path)
     last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
     placed = [row for row in rows if x in row]
     policy = part.rstrip("/").replace("_", " ")  # its episodes have its name
     tests = {t.task.task_id: t.success for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy}
     drawn = {name: [[r[x], round(r[name], 5)] for r in placed if r.get(name) is not None] for name in curves}
     return {
-        "commit": commit.stdout.strip(),
+        "commit": commit(),
         "steps": last["global_step"],
         "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
         "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},

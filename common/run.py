@@ -1,8 +1,8 @@
 """A run's folder: arguments, metrics, trajectories, checkpoints, the script as run; and how a script ends.
 
 `runs/<env>__<script>__<seed>__<time>/` holds args.json, metrics.jsonl, trajectories.jsonl with screenshots/,
-checkpoints/ (the last two), unfinished.jsonl (episodes since the last of these), the script, and what the script writes
-there itself (report, plots, page of episodes).
+checkpoints/ (the last two), start/ (the fine-tuned policy), unfinished.jsonl (episodes since the last checkpoint), the
+script, and what the script writes there itself (report, plots, page of episodes).
 """
 
 import asyncio
@@ -184,6 +184,13 @@ class Run:
         parallel.broadcast(parallel.CHECKPOINT_WRITTEN)  # nobody goes on before it is there
         truncate(self.unfinished.path, 0)
         return self.latest().path
+
+    def save_start(self, *parts: Any) -> None:
+        """Keeps the fine-tuned policy that reinforcement begins with (a model, its tokenizer or processor) as the
+        folder `start/`: what it is compared with, and benchmarks/control.py's own beginning."""
+        if parallel.is_main():
+            for part in parts:
+                part.save_pretrained(self.path / "start")
 
     def start_over(self) -> None:
         """Drops what the run has logged and played so far."""

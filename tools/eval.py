@@ -61,6 +61,8 @@ class Args:
     """train, eval or test"""
     num_tasks: int = 0
     """tasks from the beginning of the split; 0: all"""
+    max_steps: int = 0
+    """longest episode; 0: the run's own, or the environment's"""
     num_envs: int = 8
     """episodes played at once, each in a browser context of its own"""
     real_input: bool = False
@@ -176,7 +178,7 @@ LLAMA = SimpleNamespace(
 def make_env(args, settings, format, count_tokens):
     """The environment, with what only web pages need."""
     if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
-        return envs.make(args.env_id, format=format)
+        return envs.make(args.env_id, format=format, data_dir=settings.get("data_dir", ""))
     return envs.make(
         args.env_id,
         format=format,
@@ -341,7 +343,10 @@ def main(args):
     if args.num_envs < 1:
         raise UsageError("--num-envs must be at least 1")
     env, policy = make_policy(args)
-    tasks = env.tasks(args.split)[: args.num_tasks or None]
+    settings = {} if args.policy else find_policy(args.model_id, "--model-id")[2]
+    longest = args.max_steps or settings.get("max_steps", 0)
+    tasks = [replace(task, max_steps=longest or task.max_steps) for task in env.tasks(args.split)]
+    tasks = tasks[: args.num_tasks or None]
     with asyncio.Runner() as runner, open_run(args) as run:
         if isinstance(policy["prompt"], SeeingPrompt):
             policy["prompt"].folder = run.path

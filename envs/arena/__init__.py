@@ -48,6 +48,9 @@ VERSIONS = {
     "arena-v2": tuple(site.NAME for site, _ in SITES),
     "gallery-v1": ("gallery",),
 }
+# So many of each version's test tasks, the first, are the split "spent" since 26 November 2026: presets were chosen on
+# them, and results of before are of them.
+SPENT = {"arena-v1": 200, "arena-v2": 200}
 CROSS = "cross"  # the group of tasks that cross sites; they are there where all sites are
 
 # What an episode may hold so that its server state and the addresses it went through are all there is to know about it.
@@ -119,6 +122,7 @@ class Arena(PageEnv):
         self.templates = {site.NAME: site_tasks.TEMPLATES for site, site_tasks in chosen}
         if len(chosen) == len(SITES):
             self.templates[CROSS] = cross_tasks.TEMPLATES
+        self.spent = next((n for version, n in SPENT.items() if set(VERSIONS[version]) == set(sites)), 0)
         self.only = tuple(only)
         names = {template.name for site in self.templates.values() for template in site}
         if unknown := [name for name in self.only if name not in names and name not in LEVELS.values()]:
@@ -134,11 +138,13 @@ class Arena(PageEnv):
     # --- tasks -----------------------------------------------------------------------------------------------------
 
     def tasks(self, split):
-        """The tasks of "train", "eval" or "test": always the same ones in the same order."""
-        if split not in SEEDS:
-            raise ValueError(f"split {split!r} is none of {', '.join(SEEDS)}")
+        """The tasks of "train", "eval", "test" or "spent" (SPENT): always the same ones in the same order."""
+        if split not in (*SEEDS, "spent"):
+            raise ValueError(f"split {split!r} is none of {', '.join(SEEDS)}, spent")
         if split not in self._shared.splits:
-            made = tasks.split_tasks(split, self.templates)
+            made = tasks.split_tasks("test" if split == "spent" else split, self.templates)
+            if split in ("test", "spent"):
+                made = made[self.spent :] if split == "test" else made[: self.spent]
             kept = [task for task in made if {task.template, LEVELS.get(task.max_steps)} & set(self.only)]
             self._shared.splits[split] = kept if self.only else made
         return self._shared.splits[split]

@@ -1,0 +1,115 @@
+"""How far plain fine-tuning goes, by the number of demonstrations and of passes over them: the start of everything else.
+
+    python benchmarks/sft.py --run RUN                      # webrl.py's demonstrations in RUN's folder
+    python benchmarks/sft.py --run RUN --demos 200 --passes 8 16 --rates 5e-4 2e-3
+    python benchmarks/sft.py --report --write-docs          # into docs/webrl.md
+
+RUN is any run of webrl.py with as many demonstrations as asked for; the first N of them count, so that what is trained
+on fewer is trained on a part. Each cell fine-tunes the base model anew, with a warm-up and a cosine of its own, and
+plays eval tasks greedily: a line of benchmarks/results/sft.jsonl. What is there is not run again.
+"""
+
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+
+import tyro
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import webrl
+from benchmarks import comparison, control
+from benchmarks.docs import write_docs
+from common.errors import UsageError
+from common.run import run_main
+from common.stats import mean_ci
+
+RESULTS = ROOT / "benchmarks/results/sft.jsonl"
+
+
+@dataclass
+class Args:
+    run: str = ""
+    """a run of webrl.py: its demonstrations, base model, environment and seed"""
+    demos: tuple[int, ...] = (25, 50, 100, 200, 400, 1000)
+    """numbers of demonstrations"""
+    passes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    """passes over them"""
+    rates: tuple[float, ...] = (1e-3,)
+    """peak learning rates"""
+    eval_tasks: int = 240
+    """eval tasks, from the beginning of the split"""
+    processes: int = 2
+    """cells side by side, one thread each"""
+    runs_dir: str = "runs/sft"
+    """where the cells' policies are put"""
+    report: bool = False
+    """print the table of what has been measured; run nothing"""
+    write_docs: bool = False
+    """with --report: put it into docs/webrl.md"""
+
+
+def cell(run, count, passes, rate, options):
+    """One cell's record."""
+    args = replace(control.settings_of(webrl, run), sft_epochs=passes, sft_learning_rate=rate, cpu_threads=1)
+    demos = control.demonstrations(run)[:count]
+    if len(demos) < count:
+        raise UsageError(f"{run} has {len(demos)} demonstrations, not {count}")
+    parts, loss = control.fine_tuned(webrl, args, None, demos, run)
+    name = f"{args.env_id}-{args.seed}-{count}x{passes}-{rate:g}"
+    policy = control.as_run(ROOT / options.runs_dir / name, run, "webrl.py", parts)
+    won = control.outcomes_of(policy, policy / "evaluation", args, "eval", options.eval_tasks, num_envs=8)
+    record = {"env_id": args.env_id, "seed": args.seed, "demos": count, "passes": passes, "rate": rate}
+    record |= {"commit": comparison.commit(), "loss": loss, "success": sum(won.values()) / len(won)}
+    return record | {"outcomes": control.digits(won, sorted(won))}
+
+
+def measured():
+    return [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+
+
+def measure(options):
+    """The cells that are not measured yet, dear ones last."""
+    run = Path(options.run)
+    if not (run / "webrl.py").is_file():
+        raise UsageError("--run: the folder of a run of webrl.py whose demonstrations are to be used")
+    args = control.settings_of(webrl, run)
+    done = {(r["env_id"], r["seed"], r["demos"], r["passes"], r["rate"]) for r in measured()}
+    cells = sorted(product(options.demos, options.passes, options.rates), key=lambda cell: cell[0] * cell[1])
+    cells = [cell for cell in cells if (args.env_id, args.seed, *cell) not in done]
+    with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
+        for record in pool.map(cell, *zip(*[(run, *cell, options) for cell in cells], strict=True)) if cells else ():
+            with open(RESULTS, "a") as lines:
+                lines.write(json.dumps(record) + "\n")
+            print(*(f"{k} {v}" for k, v in record.items() if k not in ("outcomes", "commit")), flush=True)
+
+
+def table():
+    """A row for each number of demonstrations and rate, a column for each number of passes: means over seeds."""
+    records = measured()
+    passes = sorted({r["passes"] for r in records})
+    lines = [f"| demonstrations | rate | {' | '.join(map(str, passes))} |", "|---" * (len(passes) + 2) + "|"]
+    for count, rate in sorted({(r["demos"], r["rate"]) for r in records}):
+        cells = []
+        for number in passes:
+            own = [r["success"] for r in records if (r["demos"], r["rate"], r["passes"]) == (count, rate, number)]
+            cells.append(f"{comparison.show(mean_ci(own), len(own))} ({len(own)})" if own else "")
+        lines.append(f"| {count} | {rate:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(options):
+    if not options.report:
+        measure(options)
+    print(table())
+    if options.write_docs:
+        write_docs(ROOT / "docs/webrl.md", "fine-tuning", table())
+
+
+if __name__ == "__main__":
+    run_main(lambda: main(tyro.cli(Args, description=__doc__)))
