@@ -208,7 +208,7 @@ def summary(record):
 
 
 def table(script):
-    """A row for each setting: means over seeds, and the paired difference, over seeds from three on, else over tasks."""
+    """A row for each setting: means over seeds, and the paired difference, over seeds from three on, else tasks."""
     records = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     records = [r for r in records if r["script"] == script]
     heads = "setting", "seeds", "start", "control", "after reinforcement", "above the control", "above the start"

@@ -1,4 +1,4 @@
-"""How far plain fine-tuning goes, by the number of demonstrations and of passes over them: the start of everything else.
+"""How far plain fine-tuning goes, by the number of demonstrations and of passes over them: where all else starts.
 
     python benchmarks/sft.py --run RUN                      # webrl.py's demonstrations in RUN's folder
     python benchmarks/sft.py --run RUN --demos 200 --passes 8 16 --rates 5e-4 2e-3

@@ -55,8 +55,8 @@ def group(task):
     return CROSS if "+" in task.site else task.site
 
 
-# Results in docs/ are of exactly these tasks: a change of any is a new version of the arena, named in every result. Those
-# of before 26 November 2026 that say "test" are of tasks that are "spent" now.
+# Results in docs/ are of exactly these tasks: a change of any is a new version of the arena, named in every result.
+# Those of before 26 November 2026 that say "test" are of tasks that are "spent" now.
 FROZEN = {
     "arena-v1": {
         "train": "87d123b04001d95c",

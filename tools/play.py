@@ -116,8 +116,8 @@ def show(obs: dict) -> None:
 
 def find_policy(name: str, flag: str):
     """Of a run's folder (its last checkpoint), of an actor in a run's checkpoints or its start, or of a bare model
-    (folder or hub id): the model's id, the script whose prompt it reads (the one that made the run; webrl.py for a bare model) and the
-    run's settings, {} for a bare model."""
+    (folder or hub id): the model's id, the script whose prompt it reads (the one that made the run; webrl.py for a bare
+    model) and the run's settings, {} for a bare model."""
     given = Path(name)
     above = given.absolute().parents  # an actor is RUN/checkpoints/STEP/actor, or RUN/start
     run = above[2] if len(above) > 2 and above[1].name == "checkpoints" else given

@@ -1,0 +1,113 @@
+"""benchmarks/control.py: the control is the run's own start, fine-tuned on its own demonstrations for as many updates."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+import crps
+from benchmarks import control
+from common import llm
+from common.errors import UsageError
+from common.replay import TrajectoryStore
+from common.run import read_metrics
+from tests.scripts import run_script
+
+SMALL = """--num-demos 48 --sft-epochs 5 --cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 8 --lockstep
+--iterations 2 --total-steps 0 --eval-every 9 --test-tasks 16""".split()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished run of crps.py."""
+    folder = tmp_path_factory.mktemp("runs")
+    done = run_script(["crps.py", *SMALL, "--runs-dir", folder])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def record(run):
+    return control.measure("crps.py", run, control.Args("crps.py", cpu_threads=1, num_envs=8))
+
+
+def by_hand(run, updates):
+    """The weights that `updates` updates on the run's demonstrations make of its start, by a plain loop."""
+    args = control.settings_of(crps, run)
+    model, tokenizer = llm.load(str(run / "start"))
+    demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "oracle"]
+    steps = [step for demo in demos for step in demo.steps]
+    assert len(demos) == args.num_demos
+    optimizer = crps.make_optimizer(model, args.sft_learning_rate, args)
+    rng, batches = random.Random(args.seed), []
+    while len(batches) < updates:
+        batches += llm.random_batches(len(steps), args.sft_batch_size, rng)
+    for number, batch in enumerate(batches[:updates]):
+        done = number / updates
+        factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * torch.cos(torch.tensor(torch.pi * (done - 0.1) / 0.9))
+        optimizer.param_groups[0]["lr"] = args.sft_learning_rate * float(factor)
+        optimizer.zero_grad()
+        total = 0.0
+        for i in batch:
+            prompt, action = list(steps[i].prompt_ids), steps[i].action_ids
+            logits = model(torch.tensor([prompt + action])).logits[0, len(prompt) - 1 : -1]
+            total = total - logits.log_softmax(-1)[range(len(action)), action].sum()
+        (total / sum(len(steps[i].action_ids) for i in batch)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return model.state_dict()
+
+
+def test_as_many_updates_on_the_same_demonstrations_as_the_run(run, record):
+    updates = max(row["charts/updates"] for row in read_metrics(run) if "charts/updates" in row)
+    assert record["updates"] == updates > 0 and record["demos"] == 48 and record["seed"] == 1
+    expected = by_hand(run, updates)
+    found, _ = llm.load(str(run / "control/checkpoints/0001-0/actor"))
+    start, _ = llm.load(str(run / "start"))
+    for name, weight in found.state_dict().items():
+        assert torch.allclose(weight, expected[name], atol=2e-5), name
+    assert any(not torch.allclose(w, start.state_dict()[n], atol=1e-3) for n, w in expected.items())
+
+
+def test_the_same_tasks_with_the_outcomes_that_the_run_had(run, record):
+    tests = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "test after"]
+    assert record["tasks"] == sorted(t.task.task_id for t in tests) and len(tests) == 16
+    assert record["after"] == "".join(str(int(t.success)) for t in sorted(tests, key=lambda t: t.task.task_id))
+    assert record["before"] and record["differ"] == 0  # so the evaluation is the run's own: seeds, temperature, prompt
+
+
+def test_what_has_no_control_is_said_in_one_line(run, tmp_path):
+    with pytest.raises(UsageError, match="no run of webrl.py"):
+        control.measure("webrl.py", run, control.Args("webrl.py"))
+    with pytest.raises(UsageError, match="one of webrl.py"):
+        control.main(control.Args("eval.py"))
+    with pytest.raises(UsageError, match="no finished run of crps.py"):
+        control.main(control.Args("crps.py", runs_dir=str(tmp_path)))
+
+
+def test_summary_and_table_are_of_the_same_outcomes(record, tmp_path, monkeypatch):
+    made = record | {"start": "0011", "control": "0111", "after": "1111", "setting": "here"}
+    assert "control 0.750" in control.summary(made) and "control 0.250" in control.summary(made)
+    monkeypatch.setattr(control, "RESULTS", tmp_path / "control.jsonl")
+    lines = [json.dumps(made | {"seed": seed, "after": after}) for seed, after in enumerate(("1111", "1110", "1111"))]
+    control.RESULTS.write_text("\n".join(lines))
+    row = control.table("crps.py").splitlines()[2]
+    assert row.startswith("| here | 3 | 0.500 ") and "| 0.167 [" in row and "| 0.417 [" in row
+    control.RESULTS.write_text(lines[0])
+    assert control.table("crps.py").count("°") == 3
+    assert control.table("webrl.py") == ""
+
+
+def test_steps_are_those_of_the_first_pass_again(run):
+    """`updates` ends a pass in the middle; without it there are whole passes."""
+    args = replace(control.settings_of(crps, run), sft_epochs=1)
+    demos = control.demonstrations(run)
+    count = len([step for demo in demos for step in demo.steps])
+    a_pass = -(-count // args.sft_batch_size)
+    whole, loss = control.fine_tuned(crps, args, run / "start", demos, run)
+    as_many, same = control.fine_tuned(crps, args, run / "start", demos, run, a_pass)
+    assert loss == same
+    assert all(torch.equal(a, b) for a, b in zip(whole[0].parameters(), as_many[0].parameters(), strict=True))
