@@ -249,6 +249,9 @@ class Args:
     """tasks of the eval split played after every phase, greedily (165: WebArena-Lite has as many)"""
     test_tasks: int = 165
     """tasks of the test split played at the start and at the end, greedily"""
+    control: bool = False
+    """at the end, fine-tune the start on its demonstrations for as many updates as reinforcement made, and test that,
+    too: a gain without this control is no gain"""
 
 
 # What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
@@ -939,6 +942,17 @@ def draw_tasks(tasks, count, rng):
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
 
+def draw_evenly(tasks, count, rng):
+    """`count` of the tasks at random, of every template as many, give or take one: of a kind that the demonstrations
+    lack no rollout succeeds, and there is nothing to reinforce."""
+    drawn, turn = rng.sample(tasks, len(tasks)), Counter()
+    order = []
+    for task in drawn:
+        order.append((turn[task.template], len(order), task))
+        turn[task.template] += 1
+    return [task for *_, task in sorted(order, key=lambda entry: entry[:2])][:count]
+
+
 def keep(run, memory, trajectories, args):
     """Into the run's folder, and into what the method remembers."""
     run.trajectories.append(trajectories)
@@ -1137,9 +1151,11 @@ def train(args, env, run, player, learner):
         run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args)
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
+    control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
+    metrics |= evaluation_metrics(control, "test_control")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     if after:
-        run.summary(memory.before, after)
+        run.summary(memory.before, after, control)
     if parallel.is_main():
         print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
         print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
@@ -1151,7 +1167,7 @@ def start_actor(learner, memory, player, train_tasks, args):
     if args.demos:
         demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
     else:
-        demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
+        demos = player.demonstrate(draw_evenly(train_tasks, args.num_demos, learner.rng))
     if (args.demos or args.num_demos) and not demos:
         raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     keep(run, memory, demos, args)
@@ -1197,6 +1213,21 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     learner.phase = 0
     run.log({**metrics, "charts/phase": 0}, player.steps)
     save(learner, player)
+
+
+def fine_tuned_control(learner, memory, player, test_tasks, args):
+    """What fine-tuning alone makes of the start, in as many updates on the demonstrations as reinforcement made: its
+    test episodes. The actor is the control's from here on; the run's is in its last checkpoint."""
+    run, demos = player.run, [t for t in player.run.trajectories if t.policy in ("oracle", "demo")]
+    if not demos or not learner.updates:
+        return []
+    run.say(f"control: the start, fine-tuned for {learner.updates} updates more on its demonstrations")
+    llm.load_trained(learner.actor, run.path / "start")
+    with run.timer("control"):
+        fine_tune(learner, demos, args, learner.updates)
+    player.version += 1
+    player.publish(learner.actor)
+    return evaluate(learner, memory, player, test_tasks, "test control", args.num_phases, args)
 
 
 def phase_tasks(learner, memory, player, env, train_tasks, phase, args):

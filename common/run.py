@@ -204,28 +204,33 @@ class Run:
         """The newest checkpoint, or None."""
         return checkpoint.latest(self.path)
 
-    def summary(self, before: list, after: list) -> None:
-        """Prints success before and after (trajectories of the same tasks; `before` may be empty), where the time went
-        and where to look."""
-        first = {t.task.task_id: t.success for t in before}
-        pairs = [(t.success, first[t.task.task_id]) for t in after if t.task.task_id in first]
-        rates = [wilson(sum(t.success for t in some), len(some)) for some in (before, after)]
-        difference = paired_difference([a for a, _ in pairs], [b for _, b in pairs])
+    def summary(self, before: list, after: list, control: list = ()) -> None:
+        """Prints success (trajectories of the same tasks) of the start, of the control and after reinforcement, the
+        paired differences, where the time went and where to look. `before` and `control` may be empty."""
+        lines = [f"Test success on {len(after)} held-out tasks (95 % intervals)"]
+        names = "the start", "the control"  # which is the start, fine-tuned for as many updates as the run made
+        played = dict(zip(names, (before, control))) | {"reinforcement": after}
+        for name, some in played.items():
+            if some:
+                lines.append(f"  {name:<15}{wilson(sum(t.success for t in some), len(some))}")
+        for name in names:
+            won = {t.task.task_id: t.success for t in played[name]}
+            pairs = [(t.success, won[t.task.task_id]) for t in after if t.task.task_id in won]
+            if pairs:
+                lines.append(f"  paired, above {name}: {paired_difference(*zip(*pairs, strict=True))}")
         parts = self.timer.metrics()
         total = sum(parts.values())
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
+        lines += [f"Took {total / 60:.1f} minutes: {shares}", f"Run folder  {self.path}"]
+        lines.append(f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}")
+        if not control and (self.path / "start").is_dir():
+            script = next(self.path.glob("*.py"), Path("SCRIPT")).name
+            lines.append(
+                f"Control     python benchmarks/control.py {script} {self.path}   # is the gain reinforcement's?"
+            )
         if any(t.verdict is None for t in after):
             self.say("\nNo true verdict is known for these tasks: success is what the judge takes for it.")
-        success = f"{rates[1]}, on {len(after)} held-out tasks (95 % interval)"
-        if before:
-            success = f"{rates[0]} before, {rates[1]} after, on {len(after)} held-out tasks\n"
-            success += f"Paired difference {difference} (95 % intervals)"
-        self.say(
-            f"\nTest success {success}\n"
-            f"Took {total / 60:.1f} minutes: {shares}\n"
-            f"Run folder  {self.path}\n"
-            f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}"
-        )
+        self.say("\n" + "\n".join(lines))
 
     def __enter__(self) -> "Run":
         return self

@@ -1,6 +1,7 @@
-"""benchmarks/control.py: the control is the run's own start, fine-tuned on its own demonstrations for as many updates."""
+"""benchmarks/control.py: the control is the run's own start, fine-tuned on its demonstrations for as many updates."""
 
 import json
+import math
 import random
 from dataclasses import replace
 
@@ -15,8 +16,8 @@ from common.replay import TrajectoryStore
 from common.run import read_metrics
 from tests.scripts import run_script
 
-SMALL = """--num-demos 48 --sft-epochs 5 --cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 8 --lockstep
---iterations 2 --total-steps 0 --eval-every 9 --test-tasks 16""".split()
+SMALL = """--num-demos 48 --sft-epochs 5 --cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 8
+--lockstep --iterations 2 --total-steps 0 --eval-every 9 --test-tasks 16""".split()
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,8 @@ def by_hand(run, updates):
         batches += llm.random_batches(len(steps), args.sft_batch_size, rng)
     for number, batch in enumerate(batches[:updates]):
         done = number / updates
-        factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * torch.cos(torch.tensor(torch.pi * (done - 0.1) / 0.9))
-        optimizer.param_groups[0]["lr"] = args.sft_learning_rate * float(factor)
+        factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.1) / 0.9)
+        optimizer.param_groups[0]["lr"] = args.sft_learning_rate * factor
         optimizer.zero_grad()
         total = 0.0
         for i in batch:

@@ -25,7 +25,7 @@ from common.stats import Interval, mean_ci, paired_difference
 
 NO_SETTING = ("seed", "track", "wandb_project_name", "wandb_entity", "runs_dir", "port", "resume", "screenshots")
 COLOURS = ("#2f6db3", "#c8553d", "#3a8a5c", "#8a5fb0", "#b8862b", "#4aa3a8", "#7d7d7d")
-PARTS = {"pages": "#2f6db3", "generation": "#3a8a5c", "training": "#c8553d", "other": "#b9b4ab"}
+PARTS = {"pages": "#2f6db3", "generation": "#3a8a5c", "training": "#c8553d", "control": "#8a5fb0", "other": "#b9b4ab"}
 
 
 @dataclass
@@ -135,22 +135,31 @@ def axis_label(x: str) -> str:
 
 
 def success(groups: list[Group], x: str, plt):
-    """Evaluation success; the test split before and after training as diamonds with intervals at the ends."""
+    """Evaluation success; the test split with intervals at the ends: the start and after training as diamonds, the
+    control (the start, fine-tuned on as long) as a square."""
     figure, axes = plt.subplots(figsize=(7, 4.2))
-    drawn = False
+    marks = {"test_before": ("D", "the start"), "test_control": ("s", "control"), "test_after": ("D", "reinforcement")}
+    drawn, shown = False, set()
     for group in groups:
         drawn |= draw(axes, group, "eval/success", x, group.label, group.colour)
-        for name in ("test_before/success", "test_after/success"):
-            for at, p in curve(group, name, x).items():
+        for part, (mark, name) in marks.items():
+            for at, p in curve(group, f"{part}/success", x).items():
                 drawn = True
+                shown.add(part)
                 error = [[max(0.0, p.estimate - p.low)], [max(0.0, p.high - p.estimate)]]
                 axes.errorbar(
-                    [at], [p.estimate], yerr=None if math.isnan(p.low) else error, fmt="D", color=group.colour,
+                    [at], [p.estimate], yerr=None if math.isnan(p.low) else error, fmt=mark, color=group.colour,
                     markersize=6, markerfacecolor="white", capsize=3,
                 )  # fmt: skip
-    axes.set(
-        xlabel=axis_label(x), ylabel="success", ylim=(0, 1.02), title="Success on eval tasks (diamonds: test tasks)"
-    )
+                if len(groups) == 1:
+                    side = -1 if at else 1  # at the ends of the axis, inwards
+                    text = f"{name} {p.estimate:.2f}"
+                    axes.annotate(
+                        text, (at, p.estimate), xytext=(9 * side, 0), textcoords="offset points", va="center",
+                        ha="left" if side > 0 else "right", fontsize=9,
+                    )  # fmt: skip
+    said = "diamonds: test tasks; squares: the control" if "test_control" in shown else "diamonds: test tasks"
+    axes.set(xlabel=axis_label(x), ylabel="success", ylim=(0, 1.02), title=f"Success on eval tasks ({said})")
     return figure if drawn else None
 
 
@@ -239,7 +248,9 @@ def last(rows: list[dict], name: str) -> float:
 # Columns of the table of results: title, a run's value, digits.
 COLUMNS = (
     ("test before", lambda rows: last(rows, "test_before/success"), 3),
+    ("control", lambda rows: last(rows, "test_control/success"), 3),
     ("test after", lambda rows: last(rows, "test_after/success"), 3),
+    ("above the control", lambda rows: last(rows, "test_after/success") - last(rows, "test_control/success"), 3),
     ("gain", lambda rows: last(rows, "test_after/success") - last(rows, "test_before/success"), 3),
     ("steps", lambda rows: last(rows, "global_step"), 0),
     ("minutes", lambda rows: sum(v for k, v in rows[-1].items() if k.startswith("time/")) / 60, 1),
