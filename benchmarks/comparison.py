@@ -98,6 +98,11 @@ def record_of(path, curves, x, part="test_after/"):
     }
 
 
+def updates(record):
+    """How many updates of the actor a record's run made; 0 where that was not kept."""
+    return int(record["curves"].get("charts/updates", [[0, 0]])[-1][1])
+
+
 def append(file, record):
     """The record as a line of a file of results, and a line on the terminal."""
     file.parent.mkdir(exist_ok=True)

@@ -126,57 +126,83 @@ def as_run(path, run, script, parts):
     return path
 
 
-def outcomes_of(policy, folder, args, split="test", num_tasks=0, num_envs=16, temperature=0.0):
-    """{task_id: success} of a policy (a run's folder, or an actor in it) on a split's first tasks, at the seed that the
-    scripts evaluate with, played in a folder that is emptied. Raises UsageError where the evaluation fails."""
+def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16):
+    """Plays a policy (a run's folder, or an actor in it) on a split's first tasks, at the seed and the temperature that
+    the scripts evaluate with. Returns the evaluation's folder, the only one in `folder`, which is emptied before.
+    Raises UsageError where it fails."""
+    temperature = getattr(args, "eval_temperature", 0.0)
     command = ["--model-id", str(policy), "--env-id", args.env_id, "--split", split, "--seed", "1234"]
     command += ["--num-tasks", str(num_tasks), "--num-envs", str(num_envs), "--temperature", str(temperature)]
     shutil.rmtree(folder, ignore_errors=True)
-    command = [sys.executable, "tools/eval.py", *command, "--runs-dir", str(folder.resolve())]
+    command = [sys.executable, "tools/eval.py", *command, "--runs-dir", str(Path(folder).resolve())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
         raise UsageError(f"{policy} could not be evaluated: {done.stderr.strip()[-400:]}")
-    (found,) = folder.iterdir()
-    outcomes = {t.task.task_id: t.success for t in TrajectoryStore(found / "trajectories.jsonl")}
-    shutil.rmtree(folder)
-    return outcomes
+    (found,) = Path(folder).iterdir()
+    return found
 
 
 def played(run, policy):
-    """{task_id: success} of the run's own test episodes."""
+    """{task_id: success} of a run's or an evaluation's episodes of that name."""
     return {t.task.task_id: t.success for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == policy}
 
 
-def measure(script, run, options):
-    """The record of a run and its control."""
-    module, run = module_of(script), Path(run)
+def trained_on(script, run, updates, folder, learning_rate=0.0, cpu_threads=2):
+    """The control of a run: its start, fine-tuned on its demonstrations for `updates` updates, as a run's folder.
+    Returns (this `folder`, number of demonstrations, rate, loss). Raises UsageError where there is no start."""
+    module = module_of(script)
     if not (run / "start").is_dir() or not (run / script).is_file():
         raise UsageError(f"{run} is no run of {script} that kept its start")
-    args, updates, demos = settings_of(module, run), updates_of(run), demonstrations(run)
+    args, demos = settings_of(module, run), demonstrations(run)
+    args = replace(args, sft_learning_rate=learning_rate or args.sft_learning_rate, cpu_threads=cpu_threads)
+    parts, loss = fine_tuned(module, args, run / "start", demos, run, updates)
+    return as_run(folder, run, script, parts), len(demos), args.sft_learning_rate, loss
+
+
+def as_arm(script, begin, method, folder):
+    """The control as an arm of a comparison: the start in the run's folder `begin`, fine-tuned for as many updates as
+    the record `method` of another arm has (None: it was not measured), in `folder`. Returns the folder of its
+    evaluation on the test tasks, of which comparison.record_of makes a record (part "test/"), or None where there is
+    no control (and says why)."""
+    updates = comparison.updates(method) if method else 0
+    try:
+        if not updates:
+            raise UsageError("the arm that it is of was not measured, or its number of updates was not kept")
+        path, *_ = trained_on(script, begin, updates, folder)
+        args = settings_of(module_of(script), begin)
+        return evaluation(path, Path(f"{folder}-evaluation"), args, num_tasks=args.test_tasks)
+    except UsageError as error:
+        print(f"control of {begin}: {error}", flush=True)
+        return None
+
+
+def measure(script, run, options):
+    """The record of a finished run and its control."""
+    module, run = module_of(script), Path(run)
+    if not (run / script).is_file():
+        raise UsageError(f"{run} is no run of {script}")
+    args, updates = settings_of(module, run), updates_of(run)
     after, before = played(run, "test after"), played(run, "test before")
     if not after:
         raise UsageError(f"{run} is not finished: it has no test episodes")
-    rate = options.learning_rate or args.sft_learning_rate
-    args = replace(args, sft_learning_rate=rate, cpu_threads=options.cpu_threads)
-    print(f"{run.name}: {len(demos)} demonstrations, {updates} updates at {rate:g}", flush=True)
-    parts, loss = fine_tuned(module, args, run / "start", demos, run, updates)
-    control = as_run(run / "control", run, script, parts)
-    asked = {
-        "num_tasks": len(after) if args.test_tasks else 0,
-        "num_envs": options.num_envs,
-        "temperature": getattr(args, "eval_temperature", 0.0),
-    }
-    policies = {"start": run / "start", "control": control}
-    found = {name: outcomes_of(policy, run / "evaluation", args, **asked) for name, policy in policies.items()}
+    print(f"{run.name}: {updates} updates of its start, then {len(after)} test tasks, twice", flush=True)
+    given = options.learning_rate, options.cpu_threads
+    control, demos, rate, loss = trained_on(script, run, updates, run / "control", *given)
+    found = {}
+    for name, policy in (("start", run / "start"), ("control", control)):
+        path = evaluation(policy, run / "evaluation", args, num_tasks=args.test_tasks, num_envs=options.num_envs)
+        found[name] = played(path, "test")
+    shutil.rmtree(run / "evaluation")
     tasks = sorted(after.keys() & found["start"].keys() & found["control"].keys())
+    default = module.Args()
     return {
         "script": script,
         "setting": options.setting or args.env_id,
         "seed": args.seed,
         "run": run.name,
-        "flags": {k: v for k, v in vars(args).items() if v != getattr(module.Args(), k)},
+        "flags": {name: value for name, value in vars(args).items() if value != getattr(default, name)},
         "commit": comparison.commit(),
-        "demos": len(demos),
+        "demos": demos,
         "updates": updates,
         "rate": rate,
         "loss": loss,

@@ -24,7 +24,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import comparison
+from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
@@ -32,7 +32,7 @@ from common.run import run_main
 from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/crps.jsonl"
-MAIN = ("rft", "ppo", "rloo", "grpo", "replay", "crps")
+MAIN = ("rft", "ppo", "rloo", "grpo", "replay", "crps", "control")
 ARMS = {
     "rft": "--algorithm rft --replay none",
     "ppo": "--algorithm ppo --replay none --group-size 1 --groups-per-iteration 64",
@@ -52,9 +52,11 @@ ARMS = {
     "smoothing01": "--smoothing 0.1",
     "smoothing05": "--smoothing 0.5",
     "smoothing10": "--smoothing 1.0",
+    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as crps made
 }
 NAMES = {
-    "sft": "SFT", "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
+    "sft": "SFT", "control": "SFT for as many updates more",
+    "rft": "RFT", "ppo": "PPO", "rloo": "RLOO", "grpo": "GRPO", "replay": "GRPO + experience replay",
     "crps": "GRPO + CRPS", "fixed-k": "CRPS, k = 10", "fixed-k3": "CRPS, k = 3", "p05": "CRPS, p_replay .05",
     "p20": "CRPS, p_replay .2", "p80": "CRPS, p_replay .8", "smoothing01": "CRPS, smoothing .1",
     "smoothing05": "CRPS, smoothing .5", "smoothing10": "CRPS, smoothing 1",
@@ -63,7 +65,7 @@ CURVES = """
 rollout/reward eval/success groups/all_zero groups/all_one groups/entropy groups/fresh_all_zero groups/fresh_success
 replay/success
 replay/suffix_mean replay/suffix_share replay/convergence_steps replay/converged replay/buffer_size replay/mastered
-rollout/restore_mismatches
+rollout/restore_mismatches charts/updates
 """.split()
 
 
@@ -108,11 +110,12 @@ def start(args, seed):
             keep(args, "sft", seed, path)
 
 
-def keep(args, arm, seed, path):
+def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
     setting = {"env_id": args.env_id, "arm": arm, "seed": seed, "flags": args.flags}
-    comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "global_step"))
-    comparison.without_episodes(path)
+    comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "global_step", part))
+    if arm != "sft":  # its demonstrations are the control's
+        comparison.without_episodes(path)
 
 
 def results(env_id, flags):
@@ -134,6 +137,10 @@ def one(args, arm, seed):
     sft = list(folder_of(args, "sft", seed).iterdir())
     if not sft:
         return  # its start has failed, and said so
+    if arm == "control":
+        method = by_arm(results(args.env_id, args.flags)).get("crps", {}).get(seed)
+        path = control.as_arm("crps.py", sft[0], method, folder_of(args, "control", seed))
+        return path and keep(args, "control", seed, path, "test/")
     # RFT trains on the demonstrations once more: it makes them, and the same start, itself
     own = "" if arm == "rft" else f"--no-sft --model-id {checkpoint.latest(sft[0]).folder('actor')}"
     path = run(args, arm, seed, f"--no-test-before {own} {ARMS[arm]}")
@@ -264,7 +271,8 @@ def main(args):
     with ThreadPoolExecutor(args.processes) as pool:
         list(pool.map(lambda seed: start(args, seed), range(1, args.seeds + 1)))
         todo = [(arm, seed) for seed in range(1, args.seeds + 1) for arm in args.arms if arm != "sft"]
-        list(pool.map(lambda pair: one(args, *pair), todo))
+        for own in (False, True):  # a control when its method is there
+            list(pool.map(lambda pair: one(args, *pair), [pair for pair in todo if (pair[0] == "control") is own]))
     print(f"{(time.time() - begun) / 60:.0f} minutes")
 
 

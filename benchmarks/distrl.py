@@ -24,7 +24,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import comparison
+from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
@@ -33,7 +33,7 @@ from common.run import run_main
 from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
-MAIN = "distrl", "digirl", "filtered-bc", "digirl-sync", "digirl-alone"
+MAIN = "distrl", "digirl", "filtered-bc", "digirl-sync", "digirl-alone", "control"
 DIGIRL = "--algorithm digirl --gamma 1 --filter-quantile 0.5"  # as digirl.py's tiny preset
 GRID = {
     f"w {a:g} {b:g} {c:g}": f"--w1 {a} --w2 {b} --w3 {c}" for a, b, c in product((0.1, 1, 10), (0.01, 1), (0.01, 1))
@@ -52,8 +52,10 @@ ARMS = {
     "no-penalties": "--repeat-penalty 0 --invalid-penalty 0",
     "return": "--reward return",
     "released": "--released",
+    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as distrl made
 } | GRID
-NAMES = {"sft": "warm-up policy (SFT)", "filtered-bc": "Filtered BC", "digirl-alone": "DigiRL (digirl.py)",
+NAMES = {"sft": "warm-up policy (SFT)", "control": "SFT for as many updates more", "filtered-bc": "Filtered BC",
+         "digirl-alone": "DigiRL (digirl.py)",
          "digirl-sync": "DigiRL, synchronous", "digirl": "DigiRL, asynchronous", "distrl": "DistRL",
          "sync": "DistRL, synchronous", "no-retrace": "no Retrace", "v-trace": "V-trace",
          "no-prioritised": "no prioritised replay", "entropy": "entropy .01", "no-penalties": "no penalties",
@@ -61,6 +63,7 @@ NAMES = {"sft": "warm-up policy (SFT)", "filtered-bc": "Filtered BC", "digirl-al
 CURVES = """
 rollout/reward eval/success replay/success staleness/mean losses/advantage losses/positive losses/ratio_before
 losses/trajectory_auc losses/critic_loss losses/td_error losses/trained_steps charts/trajectories charts/seconds
+charts/updates
 """.split()
 
 
@@ -111,7 +114,7 @@ def length_of(args):
 
 
 def start(args, seed):
-    """The fine-tuned policy of a seed: its folder, or None where that failed. What its test shows is the arm "sft"."""
+    """The run of a seed's fine-tuned policy: its folder, or None where that failed. Its test is the arm "sft"."""
     folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")) or not measured(args, "sft", seed):
         nothing = "--iterations 1 --learning-rate 0 --warmup-trajectories 1 --batch-trajectories 1 --replay-ratio 0"
@@ -121,15 +124,17 @@ def start(args, seed):
         if not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
-    return checkpoint.latest(path).folder("actor")
+    return path
 
 
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
-    unseen = comparison.evaluate(path, args.unseen, 32) if args.unseen and arm in ("sft", *MAIN) else None
+    asked = args.unseen and arm in ("sft", *MAIN) and arm != "control"
+    unseen = comparison.evaluate(path, args.unseen, 32) if asked else None
     record = {"arm": arm, "seed": seed, **setting(args), "unseen": unseen and unseen["success"]}
     comparison.append(RESULTS, record | comparison.record_of(path, CURVES, "charts/iteration", part))
-    comparison.without_episodes(path)
+    if arm != "sft":  # its demonstrations are the control's
+        comparison.without_episodes(path)
 
 
 def setting(args):
@@ -153,13 +158,20 @@ def measure(args):
     begins = {seed: start(args, seed) for seed in range(1, args.seeds + 1)}
     todo = [(arm, seed) for seed in begins for arm in arms if begins[seed] and not measured(args, arm, seed)]
     with ThreadPoolExecutor(args.processes) as pool:
-        list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), todo))
+        for own in (False, True):  # a control when its method is there
+            part = [pair for pair in todo if (pair[0] == "control") is own]
+            list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), part))
 
 
 def one(args, arm, seed, begin):
-    """A seed's run of an arm, from the fine-tuned policy in the folder `begin`."""
+    """A seed's run of an arm, from the fine-tuned policy of the run `begin`."""
+    if arm == "control":
+        method = results(args).get("distrl", {}).get(seed)
+        path = control.as_arm("distrl.py", begin, method, folder_of(args, arm, seed))
+        return path and keep(args, arm, seed, path, "test/")
     script = "digirl.py" if arm == "digirl-alone" else "distrl.py"
-    flags = f"--num-demos 0 --model-id {begin} --no-test-before {length_of(args)} {ARMS[arm]}"
+    flags = f"--num-demos 0 --model-id {checkpoint.latest(begin).folder('actor')} --no-test-before"
+    flags += f" {length_of(args)} {ARMS[arm]}"
     path = run(args, arm, seed, script, flags)
     if path is not None:
         keep(args, arm, seed, path)
@@ -169,6 +181,7 @@ def one(args, arm, seed, begin):
 # ---------------------------------------------------------------------------------------------------------- the report
 CLAIMS = {
     "DistRL above the warm-up policy": ("distrl", "sft", success),
+    "above its control: SFT for as many updates": ("distrl", "control", success),
     "above DigiRL on one machine": ("distrl", "digirl-alone", success),
     "above DigiRL in this system, synchronous": ("distrl", "digirl-sync", success),
     "above DigiRL in this system, asynchronous": ("distrl", "digirl", success),

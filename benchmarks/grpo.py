@@ -20,7 +20,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import comparison
+from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
@@ -28,7 +28,7 @@ from common.run import run_main
 from common.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/grpo.jsonl"
-MAIN = "raft", "reinforce", "coupled", "trajectory", "constant"
+MAIN = "raft", "reinforce", "coupled", "trajectory", "constant", "control"
 ARMS = {
     "raft": "--loss raft",
     "raft-fast": "--loss raft --learning-rate 8e-4",
@@ -40,15 +40,17 @@ ARMS = {
     "tokens": "--loss-mean tokens",
     "batch32": "--batch-size 32",
     "horizon20": "--train-horizon 20",
+    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as constant made
 }
-NAMES = {"base": "base", "sft": "SFT", "raft": "RAFT++", "raft-fast": "RAFT++, twice the rate",
+NAMES = {"base": "base", "sft": "SFT", "control": "SFT for as many updates more",
+         "raft": "RAFT++", "raft-fast": "RAFT++, twice the rate",
          "reinforce": "REINFORCE, synchronous", "coupled": "coupled, 1/k", "trajectory": "decoupled, 1/\\|tau\\|",
          "constant": "decoupled, 1/k", "sync": "decoupled, 1/k, synchronous", "tokens": "decoupled, mean over tokens",
          "batch32": "decoupled, 1/k, batch of 32", "horizon20": "decoupled, 1/k, tasks of 20 steps, too"}  # fmt: skip
 CURVES = """
 rollout/reward eval/success losses/clip_fraction losses/dual_clip_fraction losses/capped_fraction losses/surprise
 rollout/length rollout/success_length rollout/failure_length rollout/tokens_per_step staleness/mean
-perf/trajectories_per_hour
+perf/trajectories_per_hour charts/updates
 """.split()
 
 
@@ -89,21 +91,22 @@ def batches(args, flags):
 
 
 def start(args, seed):
-    """The fine-tuned policy of a seed: its folder. What its first test shows is the arm "sft"."""
+    """The run of a seed's fine-tuned policy: its folder. What its first test shows is the arm "sft"."""
     folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
         path = run(args, "sft", seed, "--iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
         if path is not None and not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
-    return checkpoint.latest(path).folder("actor")
+    return path
 
 
 def keep(args, arm, seed, path, part="test_after/"):
     """One line of results."""
     setting = {"arm": arm, "seed": seed, "flags": args.flags, "trajectories": args.trajectories}
     comparison.append(RESULTS, setting | comparison.record_of(path, CURVES, "charts/iteration", part))
-    comparison.without_episodes(path)
+    if arm != "sft":  # its demonstrations are the control's
+        comparison.without_episodes(path)
 
 
 def results(args):
@@ -121,9 +124,16 @@ def measure(args):
         path = run(args, "base", 1, "--no-sft --iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
         keep(args, "base", 1, path, "test_before/")
     for seed in range(1, args.seeds + 1):
-        begin = f"--no-sft --model-id {start(args, seed)}"
-        for arm in args.arms:
+        started = start(args, seed)
+        begin = f"--no-sft --model-id {checkpoint.latest(started).folder('actor')}"
+        for arm in sorted(args.arms, key=lambda arm: arm == "control"):  # last, when its method is there
             if measured(args, arm, seed):
+                continue
+            if arm == "control":
+                method = results(args).get("constant", {}).get(seed)
+                path = control.as_arm("grpo_async.py", started, method, folder_of(args, arm, seed))
+                if path is not None:
+                    keep(args, arm, seed, path, "test/")
                 continue
             flags = f"--no-test-before {ARMS[arm]} --iterations {batches(args, ARMS[arm])}"
             path = run(args, arm, seed, f"{begin} {flags}")
@@ -144,6 +154,7 @@ def failure_to_success(record):
 
 CLAIMS = {
     "above the start": ("constant", "sft", success),
+    "above its control: SFT for as many updates": ("constant", "control", success),
     "above RAFT++": ("constant", "raft", success),
     "above RAFT++ at twice its rate": ("constant", "raft-fast", success),
     "above synchronous REINFORCE": ("constant", "reinforce", success),

@@ -63,7 +63,8 @@ def cell(run, count, passes, rate, options):
     parts, loss = control.fine_tuned(webrl, args, None, demos, run)
     name = f"{args.env_id}-{args.seed}-{count}x{passes}-{rate:g}"
     policy = control.as_run(ROOT / options.runs_dir / name, run, "webrl.py", parts)
-    won = control.outcomes_of(policy, policy / "evaluation", args, "eval", options.eval_tasks, num_envs=8)
+    found = control.evaluation(policy, policy / "evaluation", args, "eval", options.eval_tasks, num_envs=8)
+    won = control.played(found, "eval")
     record = {"env_id": args.env_id, "seed": args.seed, "demos": count, "passes": passes, "rate": rate}
     record |= {"commit": comparison.commit(), "loss": loss, "success": sum(won.values()) / len(won)}
     return record | {"outcomes": control.digits(won, sorted(won))}

@@ -32,7 +32,7 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 import webrl
-from benchmarks import comparison
+from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common import checkpoint
@@ -77,6 +77,7 @@ ARMS = {
     "band-all-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf --replay-ratio 0.95",
     "band-low-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95} --replay-ratio 0.95",
     "webrl": "",
+    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as webrl made
 }
 BETAS = 0.01, 0.1, 1.0, 10.0
 # Eq. 12's gradient is 2 beta A and less: at .01 it is below the clip, and below what Adam's epsilon makes small. Both
@@ -115,13 +116,14 @@ NAMES = {
     "band-all-as-many": "of any perplexity, as many steps as in the band",
     "band-low-as-many": "below 1/.95, as many steps as in the band",
     "webrl": "WebRL",
+    "control": "SFT for as many updates more",
 }
 NAMES |= {f"beta-{beta:g}": f"beta {beta:g}" for beta in BETAS if beta != 0.1}
 NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BETAS}
 # What the paper shows together: {what: its arms, the last of them the one that the others are held against}.
 EXHIBITS = {
-    "Table 1, every method online, at equal episodes": "sft filtered-bc awr digirl-alone digirl digirl-rollouts "
-    "true-verdict webrl",
+    "Table 1, every method online, at equal episodes": "sft control filtered-bc awr digirl-alone digirl "
+    "digirl-rollouts true-verdict webrl",
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
@@ -136,7 +138,7 @@ EXHIBITS = {
     "Figure 14, both methods with and without the curriculum": "digirl digirl-curriculum fixed webrl",
 }  # fmt: skip
 GROUPS = {
-    "main": "filtered-bc awr digirl webrl",
+    "main": "filtered-bc awr digirl webrl control",
     "offline": "filtered-bc-offline awr-offline",
     "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
     "table2": "band-all band-low band-paper band-high band-all-as-many band-low-as-many",
@@ -147,6 +149,7 @@ GROUPS = {
 }
 CLAIMS = {
     "WebRL above SFT (Table 1)": ("webrl", "sft"),
+    "WebRL above its control: SFT for as many updates": ("webrl", "control"),
     "WebRL above Filtered BC (Table 1)": ("webrl", "filtered-bc"),
     "WebRL above AWR (Table 1)": ("webrl", "awr"),
     "WebRL above DigiRL (Table 1)": ("webrl", "digirl"),
@@ -270,11 +273,11 @@ def start(args, seed):
     return started(args, seed)
 
 
-def keep(args, arm, seed, path, part="test_after/"):
-    """One line of results."""
+def keep(args, arm, seed, path, part="test_after/", policy=None):
+    """One line of results; `policy`: the folder of the run that was evaluated in `path`, where it is another."""
     record = {"arm": arm, "seed": seed, **setting(args), "start": fingerprint(args, seed)}
     if elsewhere := ELSEWHERE.get(args.setting):
-        record["elsewhere"] = comparison.evaluate(path, elsewhere)
+        record["elsewhere"] = comparison.evaluate(policy or path, elsewhere)
         if record["elsewhere"] is None:
             return
     record |= comparison.record_of(path, CURVES, "charts/phase", part)
@@ -325,18 +328,30 @@ def measure(args):
     seeds = sorted({seed for _, seed in todo})
     with ThreadPoolExecutor(args.processes) as pool:
         begins = dict(zip(seeds, pool.map(partial(start, args), seeds), strict=True))
-        list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), todo))
+        for own in (False, True):  # a control when its method is there
+            part = [pair for pair in todo if (pair[0] == "control") is own]
+            list(pool.map(lambda pair: one(args, *pair, begins[pair[1]]), part))
 
 
 def one(args, arm, seed, begin):
     """A seed's run of an arm, from the folder `begin` (None: there is no start)."""
     if begin is None:
         return
+    if arm == "control":
+        return keep_control(args, seed, begin)
     path = run_digirl(args, begin, seed) if arm == "digirl-alone" else go_on(args, begin, arm, seed)
     if path is not None:
         keep(args, arm, seed, path)
         comparison.without_episodes(path)  # the start keeps its own: the arms go on from them
         shutil.rmtree(path / "checkpoints")
+
+
+def keep_control(args, seed, begin):
+    """The control of a seed, once WebRL has been measured there."""
+    folder = folder_of(args, "control", seed)
+    path = control.as_arm("webrl.py", begin, results(args).get("webrl", {}).get(seed), folder)
+    if path is not None:
+        keep(args, "control", seed, path, "test/", folder)
 
 
 def go_on(args, begin, arm, seed):

@@ -17,7 +17,7 @@ import crps
 import distrl
 import grpo_async
 import webrl
-from benchmarks import browser, collection, comparison, controller, gpu_webrl, memory, phone, throughput
+from benchmarks import browser, collection, comparison, control, controller, gpu_webrl, memory, phone, throughput
 from benchmarks import crps as crps_benchmark
 from benchmarks import distrl as distrl_benchmark
 from benchmarks import grpo as grpo_benchmark
@@ -134,6 +134,9 @@ def test_the_docs_have_the_places_that_benchmarks_write_to():
         (phone.DOCS, "phone_env"),
     ):
         assert page.read_text().count(f"<!-- {name} -->\n") == 1
+    for script in control.SCRIPTS:
+        assert (ROOT / f"docs/{script.removesuffix('.py')}.md").read_text().count("<!-- control -->\n") == 1
+    assert (ROOT / "docs/webrl.md").read_text().count("<!-- fine-tuning -->\n") == 1
 
 
 def test_the_passes_of_a_gpu_are_measured_on_a_small_shape(capsys):

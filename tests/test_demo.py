@@ -97,7 +97,8 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     record = {"instruction": "log out", "actions": ['exit(message="")'], "page": 'page "account"', "verdict": 0}
     labelled.write_text(f"{json.dumps(record)}\n" * 3)
     runs = tmp_path / "runs"
-    process = start(runs, "--orm-refresh", "3", "--start-buffer", "both", "--screenshots", "--orm-data", str(labelled))
+    flags = ["--orm-refresh", "3", "--start-buffer", "both", "--screenshots", "--orm-data", labelled, "--control"]
+    process = start(runs, *flags)
     killed = kill_chromium(process, runs)
     out, err = process.communicate()
     assert process.returncode == 0, err
@@ -118,7 +119,13 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert len(trained_on) == 12
     assert all(t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in trained_on)  # never the true verdict
     assert (run / "episodes.html").exists() and (run / "plots" / "success.png").exists()
-    assert "Paired difference" in out and str(run) in out
+    for part in ("the start ", "the control ", "reinforcement ", "above the start", "above the control", str(run)):
+        assert part in out
+    control = [t for t in episodes if t.policy == "test control"]
+    assert sorted(t.task.task_id for t in control) == sorted(
+        t.task.task_id for t in episodes if t.policy == "test after"
+    )
+    assert rows[-1]["test_control/episodes"] == 4 and rows[-1]["time/control"] > 0
     checkpoints = list((run / "checkpoints").iterdir())
     assert len(checkpoints) == 2 and all((c / "actor" / "config.json").exists() for c in checkpoints)
     check_a_checkpoint_can_be_trained_on(tmp_path, checkpoints[-1] / "actor")

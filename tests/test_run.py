@@ -104,6 +104,26 @@ def test_reading_metrics_skips_a_torn_line(tmp_path):
         read_metrics(tmp_path)
 
 
+def test_the_summary_holds_the_gain_against_the_control(tmp_path, capsys):
+    def played(*won):
+        return [Trajectory(Task(f"t{i}", "shop", "buy", 5), 0, 0, verdict=float(one)) for i, one in enumerate(won)]
+
+    start, control, after = played(0, 0, 0, 1), played(0, 0, 1, 1), played(0, 1, 1, 1)
+    with Run.create(Args(), __file__, tmp_path) as run:
+        run.summary(start, after, control)
+        said = capsys.readouterr().out
+        for line in ("the start      0.250 [", "the control    0.500 [", "reinforcement  0.750 ["):
+            assert line in said
+        assert "above the start: 0.500 [" in said and "above the control: 0.250 [" in said
+        assert "control.py" not in said
+        (run.path / "start").mkdir()  # there is something to make a control of
+        run.summary(start, after)
+        said = capsys.readouterr().out
+        assert f"control.py test_run.py {run.path}" in said and "above the control" not in said
+        run.summary([], after)
+        assert "above" not in capsys.readouterr().out
+
+
 def test_wandb_offline_gets_every_row(tmp_path, monkeypatch):
     import wandb
 

@@ -3,6 +3,7 @@
 import json
 import math
 import random
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -480,6 +481,17 @@ def test_tasks_are_drawn_in_turn():
     drawn = webrl.draw_tasks(list(range(5)), 12, random.Random(0))
     assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5))
     assert webrl.draw_tasks(list(range(5)), 0, random.Random(0)) == []
+
+
+def test_demonstrations_are_of_every_template_as_many():
+    kinds = "a" * 50 + "b" * 5 + "c" * 2
+    tasks = [Task(f"{kind}-{i}", "shop", "buy", 15, template=kind) for i, kind in enumerate(kinds)]
+    counts = Counter(t.template for t in webrl.draw_evenly(tasks, 9, random.Random(0)))
+    assert counts == {"a": 4, "b": 3, "c": 2} or counts == {"a": 3, "b": 4, "c": 2}
+    drawn = webrl.draw_evenly(tasks, 100, random.Random(0))
+    assert len(drawn) == len({t.task_id for t in drawn}) == 57
+    first, second = (webrl.draw_evenly(tasks, 9, random.Random(seed)) for seed in (1, 2))
+    assert first == webrl.draw_evenly(tasks, 9, random.Random(1)) != second
 
 
 # ---------------------------------------------------------------------------------------------------------- curriculum
