@@ -150,6 +150,9 @@ class Args:
     """put the page before the instruction in the ORM's prompt (the paper: instruction, actions, page)"""
     orm_lm_weight: float = 0.0
     """weight of a language-model loss on the instruction's words in the ORM's training"""
+    orm_threshold: float = 0.5
+    """P(YES) above which an episode is a success (the paper, 0.5: YES is likelier than NO); higher where the ORM was
+    trained on more successes than the rollouts have, and believes too much"""
     orm_refresh: int = 0
     """rollouts on training instructions per phase that go on training the ORM as the policy moves"""
 
@@ -921,7 +924,7 @@ def start_orm(learner, memory, player, train_tasks, args):
     with player.run.timer("training"):
         loss = train_orm(learner, [t for t in rollouts if t.task.instruction not in unseen], args.orm_epochs, args)
         judge(learner, held, args)
-    return {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start")
+    return {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start", args.orm_threshold)
 
 
 def refresh_orm(learner, memory, player, train_tasks, phase, args):
@@ -1037,9 +1040,9 @@ def learn(learner, memory, rollouts, phase, rng, args):
     return metrics | update_actor(learner, pairs, phase, rng, args)
 
 
-def outcome_reward(trajectory, judged_by):
+def outcome_reward(trajectory, judged_by, threshold=0.5):
     """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
-    success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > 0.5
+    success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > threshold
     return float(success and trajectory.outcome == "exit")
 
 
@@ -1058,7 +1061,7 @@ def main(args):
     args.env_id = envs.full_name(args.env_id)
     at_least_1 = """num_envs max_new_tokens page_tokens sft_epochs sft_batch_size orm_epochs orm_batch_size
     instructions_per_phase filter_tries batch_size micro_batch_tokens actor_epochs start_episodes"""
-    shares = "gamma lam filter_quantile floored_keep"
+    shares = "gamma lam filter_quantile floored_keep orm_threshold"
     check_ranges(args, at_least_1, shares, above_0="beta", any_value="advantage_floor")
     if args.fixed_instructions and not args.curriculum:
         raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
@@ -1150,7 +1153,7 @@ def train(args, env, run, player, learner):
     for phase in range(learner.phase + 1, args.num_phases + 1):
         run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args)
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
-    metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test")
+    metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test", args.orm_threshold)
     control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
     metrics |= evaluation_metrics(control, "test_control")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
@@ -1262,8 +1265,8 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
             judge(learner, rollouts, args)
             rollouts = without_unjudged(player, rollouts)
         for trajectory in rollouts:
-            trajectory.reward = outcome_reward(trajectory, args.judge)
-        metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm") | player.metrics()
+            trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
+        metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold) | player.metrics()
         metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
         metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
         # Lines 17 and 18.

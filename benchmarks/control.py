@@ -131,7 +131,7 @@ def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16):
     the scripts evaluate with. Returns the evaluation's folder, the only one in `folder`, which is emptied before.
     Raises UsageError where it fails."""
     temperature = getattr(args, "eval_temperature", 0.0)
-    command = ["--model-id", str(policy), "--env-id", args.env_id, "--split", split, "--seed", "1234"]
+    command = ["--model-id", str(Path(policy).resolve()), "--env-id", args.env_id, "--split", split, "--seed", "1234"]
     command += ["--num-tasks", str(num_tasks), "--num-envs", str(num_envs), "--temperature", str(temperature)]
     shutil.rmtree(folder, ignore_errors=True)
     command = [sys.executable, "tools/eval.py", *command, "--runs-dir", str(Path(folder).resolve())]

@@ -160,15 +160,16 @@ def train(
     return mean_loss(losses, "reward model")
 
 
-def quality(scores, labels):
+def quality(scores, labels, threshold=0.5):
     """What a judge is worth: dict of accuracy, precision, recall, balanced accuracy, AUC and the base rate.
 
-    scores: P(YES) each; labels: the true verdicts (0 or 1). A figure that its data do not define is NaN.
+    scores: P(YES) each, a success above `threshold`; labels: the true verdicts (0 or 1). A figure that its data do not
+    define is NaN.
     """
     nan = float("nan")
     positive = [s for s, y in zip(scores, labels, strict=True) if y]
     negative = [s for s, y in zip(scores, labels, strict=True) if not y]
-    tp, tn = sum(s > 0.5 for s in positive), sum(s <= 0.5 for s in negative)
+    tp, tn = sum(s > threshold for s in positive), sum(s <= threshold for s in negative)
     fp = len(negative) - tn
     recall = tp / len(positive) if positive else nan
     specificity = tn / len(negative) if negative else nan
@@ -182,10 +183,10 @@ def quality(scores, labels):
     }
 
 
-def judge_metrics(trajectories, prefix):
+def judge_metrics(trajectories, prefix, threshold=0.5):
     """`quality` of the judged trajectories whose true verdict is known, by metric name; empty where none is."""
     known = [t for t in trajectories if t.verdict is not None and t.judged is not None]
     if not known:
         return {}
-    figures = quality([t.judged for t in known], [t.verdict for t in known]) | {"episodes": len(known)}
+    figures = quality([t.judged for t in known], [t.verdict for t in known], threshold) | {"episodes": len(known)}
     return {f"{prefix}/{name}": value for name, value in figures.items()}

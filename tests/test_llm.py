@@ -260,15 +260,16 @@ def test_the_judge_learns():
     assert math.isfinite(orm.train(model, tokenizer, optimizer, prompts, labels, 16, 1, 0, unmarked, lm_weight=0.3))
 
 
-def test_quality_against_slow_counts():
+@pytest.mark.parametrize("threshold", [0.5, 0.8])
+def test_quality_against_slow_counts(threshold):
     rng = random.Random(1)
     scores = [round(rng.random(), 1) for _ in range(60)]
     labels = [rng.random() < 0.3 + 0.4 * s for s in scores]
-    got = orm.quality(scores, labels)
+    got = orm.quality(scores, labels, threshold)
     positive = [s for s, y in zip(scores, labels, strict=True) if y]
     negative = [s for s, y in zip(scores, labels, strict=True) if not y]
     pairs = [(p > n) + 0.5 * (p == n) for p in positive for n in negative]
     assert got["auc"] == pytest.approx(sum(pairs) / len(pairs))
-    said_yes = [y for s, y in zip(scores, labels, strict=True) if s > 0.5]
+    said_yes = [y for s, y in zip(scores, labels, strict=True) if s > threshold]
     assert got["precision"] == pytest.approx(sum(said_yes) / len(said_yes))
-    assert got["accuracy"] == pytest.approx(sum((s > 0.5) == y for s, y in zip(scores, labels, strict=True)) / 60)
+    assert got["accuracy"] == pytest.approx(sum((s > threshold) == y for s, y in zip(scores, labels, strict=True)) / 60)

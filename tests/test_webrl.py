@@ -364,6 +364,7 @@ def test_the_judge_in_force_pays_and_running_out_of_steps_does_not():
 
     assert webrl.outcome_reward(made(0.9, 0.0), "orm") == 1.0  # a true verdict never corrects the ORM
     assert webrl.outcome_reward(made(0.2, 1.0), "orm") == 0.0
+    assert [webrl.outcome_reward(made(judged, 1.0), "orm", 0.8) for judged in (0.8, 0.81)] == [0.0, 1.0]
     assert webrl.outcome_reward(made(0.2, 1.0), "env") == 1.0
     assert webrl.outcome_reward(made(0.9, None), "env") == 0.0  # no checker
     assert webrl.outcome_reward(made(0.9, 1.0, "truncated"), "orm") == 0.0
