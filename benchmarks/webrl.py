@@ -234,7 +234,7 @@ class Args:
     """seeds 1 to N"""
     arms: tuple[Literal[*GROUPS, *ARMS], ...] = ("webrl",)
     """which arms (ARMS in this file), or groups of them (GROUPS)"""
-    phases: int = 3
+    phases: int = webrl.TINY["num_phases"]
     """phases N of every run"""
     quick: bool = False
     """a look at eleven arms in ten minutes: one seed, one phase, few tasks (QUICK in this file); its figures

@@ -34,6 +34,7 @@ from envs.miniwob import SETS
 from tools.setup_chromium import installed
 
 ROOT = Path(__file__).resolve().parent.parent
+PHASES = webrl_benchmark.Args().phases
 PYTHON = Path(os.environ.get("BROWSERGYM_PYTHON", ROOT / ".venv-browsergym" / "bin" / "python"))
 
 
@@ -265,7 +266,8 @@ def test_webrl_tables_pair_the_seeds_and_keep_the_settings_apart(tmp_path, monke
         curves = {"rollout/true_success": [[1, 0.25], [2, 0.5]], "eval/success": [[1, 0.4], [2, 0.6]]}
         curves |= {f"orm/{name}": [[1, 0.7], [2, 0.8]] for name in ("accuracy", "precision", "auc", "base_rate")}
         test = {"success": success, "site_click-test": success}
-        place = {"arm": arm, "seed": seed, "setting": setting, "phases": 3, "flags": "", "steps": 1000, "minutes": 5.0}
+        place = {"arm": arm, "seed": seed, "setting": setting, "phases": PHASES, "flags": ""}
+        place |= {"steps": 1000, "minutes": 5.0}
         other = {"success": there, "site_click-tab": there}
         return place | {"test": test, "elsewhere": other, "curves": curves if arm == "webrl" else {}}
 
@@ -420,7 +422,7 @@ def test_a_result_knows_its_start_and_one_whose_evaluation_failed_is_none(tmp_pa
 
 def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
-    place = {"setting": "two-sites", "phases": 3, "steps": 10, "minutes": 1.0, "curves": {}}
+    place = {"setting": "two-sites", "phases": PHASES, "steps": 10, "minutes": 1.0, "curves": {}}
     rows = [
         place | {"arm": arm, "seed": seed, "flags": flags, "test": {"success": success + seed / 100}}
         for flags, gain in (("", 0.5), ("--model-id runs/bases/small", 0.1), ("--model-id runs/bases/large", 0.2))

@@ -3,13 +3,14 @@
 import json
 import math
 import random
+import zlib
 from dataclasses import replace
 
 import pytest
 import torch
 
 import crps
-from benchmarks import control
+from benchmarks import comparison, control
 from common import llm
 from common.errors import UsageError
 from common.replay import TrajectoryStore
@@ -78,6 +79,16 @@ def test_the_same_tasks_with_the_outcomes_that_the_run_had(run, record):
     assert record["tasks"] == sorted(t.task.task_id for t in tests) and len(tests) == 16
     assert record["after"] == "".join(str(int(t.success)) for t in sorted(tests, key=lambda t: t.task.task_id))
     assert record["before"] and record["differ"] == 0  # so the evaluation is the run's own: seeds, temperature, prompt
+
+
+def test_as_an_arm_of_a_comparison_it_is_the_same(run, record, tmp_path, capsys):
+    method = {"curves": {"charts/updates": [[1, 1], [2, record["updates"]]]}}
+    found = control.as_arm("crps.py", run, method, tmp_path / "control")
+    made = comparison.record_of(found, (), "global_step", "test/")
+    assert made["outcomes"] == record["control"] and made["test"]["episodes"] == 16
+    assert made["tasks"] == zlib.crc32(" ".join(record["tasks"]).encode())
+    assert control.as_arm("crps.py", run, None, tmp_path / "none") is None
+    assert "was not measured" in capsys.readouterr().out and not (tmp_path / "none").exists()
 
 
 def test_what_has_no_control_is_said_in_one_line(run, tmp_path):

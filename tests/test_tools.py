@@ -64,6 +64,7 @@ def fake_run(folder: Path, seed: int, beta: float, success: list[float]) -> str:
             "orm/auc": 0.9 if phase else math.nan,
             "losses/policy_loss": 1 / (phase + 1),
             "test_before/success": success[0],
+            "test_control/success": success[0] + 0.05,
             "test_after/success": value,
             "test_before/site_shop": success[0] - 0.1,
             "test_before/site_map": success[0] - 0.2,
@@ -102,6 +103,7 @@ def test_results_are_means_over_seeds(runs):
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in plot.table(plot.load(runs)).splitlines()]
     both, other = (dict(zip(lines[0], line)) for line in lines[2:])
     assert both["test after"].startswith("0.700 [") and both["gain"].startswith("0.300 [")
+    assert both["control"].startswith("0.450 [") and both["above the control"].startswith("0.250 [")
     assert other["test after"] == "0.400" and other["against the first"] == "-0.100"  # seed 1 alone
     judged = [[cell.strip() for cell in row.split("|")[1:-1]] for row in plot.judge_table(plot.load(runs)).splitlines()]
     assert judged[0][:2] == ["judge", "on"] and judged[0][4] == "auc"

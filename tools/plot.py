@@ -153,10 +153,10 @@ def success(groups: list[Group], x: str, plt):
                 )  # fmt: skip
                 if len(groups) == 1:
                     side = -1 if at else 1  # at the ends of the axis, inwards
-                    text = f"{name} {p.estimate:.2f}"
+                    away = (9 * side, 12 if part == "test_after" else -12)
                     axes.annotate(
-                        text, (at, p.estimate), xytext=(9 * side, 0), textcoords="offset points", va="center",
-                        ha="left" if side > 0 else "right", fontsize=9,
+                        f"{name} {p.estimate:.2f}", (at, p.estimate), xytext=away, textcoords="offset points",
+                        ha="left" if side > 0 else "right", va="center", fontsize=9,
                     )  # fmt: skip
     said = "diamonds: test tasks; squares: the control" if "test_control" in shown else "diamonds: test tasks"
     axes.set(xlabel=axis_label(x), ylabel="success", ylim=(0, 1.02), title=f"Success on eval tasks ({said})")
