@@ -18,10 +18,13 @@ import pytest
 from benchmarks import soak
 from common.replay import TrajectoryStore
 from tests.scripts import Script, run_script
+from webrl import TINY
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data=""".split()
+
+PAID = TINY["orm_threshold"]
 
 
 def start(tmp_path, *flags):
@@ -117,7 +120,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert rows[1]["orm/labelled"] == 16  # start-up, demonstrations, and of the file as many as asked for
     trained_on = [t for t in episodes if t.policy.startswith("phase")]
     assert len(trained_on) == 12
-    assert all(t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in trained_on)  # never the true verdict
+    assert all(t.reward == (t.judged > PAID and t.outcome == "exit") for t in trained_on)  # never the true verdict
     assert (run / "episodes.html").exists() and (run / "plots" / "success.png").exists()
     for part in ("the start ", "the control ", "reinforcement ", "above the start", "above the control", str(run)):
         assert part in out
@@ -137,7 +140,7 @@ def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
     (run,) = tmp_path.iterdir()
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
     assert len(rollouts) == 4  # every third answer was neither YES nor NO
-    assert all(t.judged is not None and t.reward == (t.judged > 0.5 and t.outcome == "exit") for t in rollouts)
+    assert all(t.judged is not None and t.reward == (t.judged > PAID and t.outcome == "exit") for t in rollouts)
 
 
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):

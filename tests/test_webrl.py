@@ -599,7 +599,7 @@ def test_the_tiny_preset_knows_where_a_reward_model_was_trained_before():
     there, elsewhere, five = (parse(["--env-id", name]) for name in ("arena-v1", "miniwob", "arena/map"))
     assert there.orm_model_id == "assets/orm" and there.num_demos == webrl.TINY["num_demos"]
     assert (elsewhere.orm_model_id, elsewhere.orm_data) == ("", "") and elsewhere.num_demos == five.num_demos
-    assert five.orm_model_id == "assets/orm-v2" and five.num_demos == 2 * there.num_demos
+    assert five.orm_model_id == "assets/orm-v2" and five.num_demos > 3 * there.num_demos
     assert parse(["--env-id", "arena", "--num-demos", "7"]).num_demos == 7  # a flag always wins
     for argv in (["--preset", "paper"], ["--model-id", "org/large"]):
         assert parse(["--env-id", "arena", *argv]).num_demos == webrl.Args().num_demos
