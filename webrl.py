@@ -1204,8 +1204,9 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     if unchecked and has_judge(learner, args):
         judge(learner, unchecked, args)
     start = without_unknown(learner, player, start, args)
-    for trajectory in start:
-        trajectory.reward = float(trajectory.success)
+    for t in start:
+        known = t.verdict is not None
+        t.reward = float(t.verdict) if known else outcome_reward(t, args.judge, args.orm_threshold)
     keep(run, memory, start, args)
     if has_checks:
         make_judge_and_critic(learner, args)

@@ -16,7 +16,7 @@ from common.replay import TrajectoryStore
 from tests.scripts import run_script
 from tests.test_demo import ROOT, SMALL
 
-FLAGS = [*SMALL, "--cpu-threads", "1", "--orm-refresh", "3", "--num-phases", "1"]
+FLAGS = [*SMALL, *"--cpu-threads 1 --orm-refresh 3 --num-phases 1 --start-buffer both --floored-keep 1".split()]
 LAUNCH = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no".split()
 
 
