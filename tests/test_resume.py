@@ -19,7 +19,8 @@ from webrl import TINY, Args
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 8 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
---num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep""".split()
+--num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep
+--batch-size 16 --sft-batch-size 16 --start-buffer both --floored-keep 1""".split()
 # runs webrl.py in a process that kills itself at the n-th call of one function
 KILLER = """
 import importlib, os, runpy, signal, sys
@@ -97,7 +98,7 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
     assert group["lr"] == 0.00012  # the flag given anew
     for t in finished:
         assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
-    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 4
+    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 4 + ["test control"] * 4
 
 
 def test_a_resumed_run_keeps_its_own_flags(tmp_path):
