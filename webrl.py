@@ -6,8 +6,8 @@ critic and by feasibility, rolls the actor out on them, judges the rollouts with
 replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
-sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below), negative advantages
-dropped (so does the released code). docs/webrl.md lists every difference and says why.
+sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below), and drops actions of
+negative advantage, as the released code does. docs/webrl.md lists every difference and says why.
 
     python webrl.py                                   # tiny model, embedded web sites, real Chromium, two CPU cores
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
@@ -951,12 +951,13 @@ def draw_tasks(tasks, count, rng):
 def draw_evenly(tasks, count, rng):
     """`count` of the tasks at random, of every template as many, give or take one: of a kind that the demonstrations
     lack no rollout succeeds, and there is nothing to reinforce."""
-    drawn, turn = rng.sample(tasks, len(tasks)), Counter()
-    order = []
-    for task in drawn:
-        order.append((turn[task.template], len(order), task))
-        turn[task.template] += 1
-    return [task for *_, task in sorted(order, key=lambda entry: entry[:2])][:count]
+    turns = Counter()
+
+    def turn(task):
+        turns[task.template] += 1
+        return turns[task.template]
+
+    return sorted(rng.sample(tasks, len(tasks)), key=turn)[:count]
 
 
 def keep(run, memory, trajectories, args):

@@ -77,7 +77,7 @@ def measured():
 def measure(options):
     """The cells that are not measured yet, dear ones last."""
     run = Path(options.run)
-    if not (run / "webrl.py").is_file():
+    if not (run / "webrl.py").is_file() or not (run / "args.json").is_file():
         raise UsageError("--run: the folder of a run of webrl.py whose demonstrations are to be used")
     args = control.settings_of(webrl, run)
     done = {(r["env_id"], r["seed"], r["demos"], r["passes"], r["rate"]) for r in measured()}

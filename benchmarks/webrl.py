@@ -45,6 +45,7 @@ from envs.miniwob_oracles import SOLUTIONS
 
 RESULTS = ROOT / "benchmarks/results/webrl.jsonl"
 ONE_PHASE = "--num-phases 1"  # what the paper runs for one phase
+BAND = f"--perplexity-low {1 / 0.95} --perplexity-high 2 --replay-ratio 1.5"  # the preset replays sure actions, too
 ALL_REPLAY = "--replay-failures --perplexity-low 0 --perplexity-high inf"  # DigiRL's buffer
 NO_FLOOR = "--advantage-floor -inf --floored-keep 1"  # the preset's floor of 0 leaves no action to push down
 ARMS = {
@@ -53,7 +54,6 @@ ARMS = {
     "awr": "--loss awr --no-curriculum",
     "awr-offline": f"--loss awr --no-replay {ONE_PHASE}",
     "digirl": f"--loss digirl --fixed-instructions {ALL_REPLAY}",
-    "digirl-rollouts": f"--loss digirl --fixed-instructions {ALL_REPLAY} --start-buffer rollouts",
     "digirl-curriculum": f"--loss digirl {ALL_REPLAY}",
     "digirl-alone": "",  # digirl.py
     "fixed": "--fixed-instructions",
@@ -70,10 +70,10 @@ ARMS = {
     "no-floor-failures": f"--replay-failures {NO_FLOOR}",
     "no-floor-no-kl": f"--loss reinforce {NO_FLOOR}",
     "true-verdict": "--judge env",
-    "band-all": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf",
-    "band-low": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95}",
-    "band-paper": ONE_PHASE,
-    "band-high": f"{ONE_PHASE} --perplexity-low 2 --perplexity-high inf",
+    "band-all": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf --replay-ratio 1.5",
+    "band-low": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95} --replay-ratio 1.5",
+    "band-paper": f"{ONE_PHASE} {BAND}",
+    "band-high": f"{ONE_PHASE} --perplexity-low 2 --perplexity-high inf --replay-ratio 1.5",
     "band-all-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf --replay-ratio 0.95",
     "band-low-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95} --replay-ratio 0.95",
     "webrl": "",
@@ -83,7 +83,9 @@ BETAS = 0.01, 0.1, 1.0, 10.0
 # Eq. 12's gradient is 2 beta A and less: at .01 it is below the clip, and below what Adam's epsilon makes small. Both
 # are scaled, so that a step is as long as elsewhere. (The critic's update is after the actor's only one.)
 BETA_FLAGS = {beta: f"--beta {beta}" for beta in BETAS} | {0.01: "--beta 0.01 --max-grad-norm 0.01 --adam-eps 3e-6"}
-ARMS |= {f"beta-{beta:g}": f"{ONE_PHASE} {BETA_FLAGS[beta]}" for beta in BETAS if beta != 0.1}  # 0.1 is band-paper
+ARMS |= {
+    f"beta-{beta:g}": f"{ONE_PHASE} {BAND} {BETA_FLAGS[beta]}" for beta in BETAS if beta != 0.1
+}  # 0.1 is band-paper
 ARMS |= {f"beta-{beta:g}-no-replay": f"{ONE_PHASE} {BETA_FLAGS[beta]} --no-replay" for beta in BETAS}
 NAMES = {
     "sft": "SFT",
@@ -93,7 +95,6 @@ NAMES = {
     "awr-offline": "AWR, offline",
     "digirl-alone": "digirl.py, training instructions, true verdict",
     "digirl": "DigiRL",
-    "digirl-rollouts": "DigiRL, buffer of rollouts alone",
     "digirl-curriculum": "DigiRL with the curriculum",
     "released": "WebRL, the released loss",
     "no-curriculum": "WebRL, training instructions",
@@ -123,7 +124,7 @@ NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BE
 # What the paper shows together: {what: its arms, the last of them the one that the others are held against}.
 EXHIBITS = {
     "Table 1, every method online, at equal episodes": "sft control filtered-bc awr digirl-alone digirl "
-    "digirl-rollouts true-verdict webrl",
+    "true-verdict webrl",
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
@@ -221,7 +222,7 @@ QUICK = {
     "phases": 1,
     "runs_dir": "runs/webrl-quick",
     "arms": ("main", "offline", "ablations"),
-    "flags": "--num-demos 400 --start-episodes 96 --orm-episodes 1200 --instructions-per-phase 64 --test-tasks 50",
+    "flags": "--num-demos 104 --start-episodes 96 --orm-episodes 1200 --instructions-per-phase 64 --test-tasks 50",
 }
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
 
@@ -356,7 +357,7 @@ def keep_control(args, seed, begin):
 
 def go_on(args, begin, arm, seed):
     """The phases of an arm of webrl.py."""
-    flags = f"--num-phases {args.phases} --eval-tasks 48 {ARMS[arm]}".split()
+    flags = f"--num-phases {args.phases} --eval-tasks 48 --no-control {ARMS[arm]}".split()
     return comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
 
 

@@ -18,7 +18,7 @@ from common.run import read_metrics
 from tests.scripts import run_script
 
 SMALL = """--num-demos 48 --sft-epochs 5 --cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 8
---lockstep --iterations 2 --total-steps 0 --eval-every 9 --test-tasks 16""".split()
+--lockstep --iterations 2 --total-steps 0 --eval-every 9 --test-tasks 16 --max-steps 8""".split()
 
 
 @pytest.fixture(scope="module")

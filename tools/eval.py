@@ -95,7 +95,7 @@ class Args:
 
 # What an evaluation measures: with another value it is another one.
 FIXED = """env_id split seed model_id policy policy_model prompt_format temperature max_new_tokens page_tokens
-viewport""".split()
+max_steps viewport""".split()
 
 
 class Bytes:
@@ -327,7 +327,7 @@ def open_run(args):
     except (OSError, ValueError) as error:
         raise UsageError(f"nothing to resume: {args.resume} has no readable args.json") from error
     for name in FIXED:
-        before, now = saved.get(name), getattr(args, name)
+        before, now = saved.get(name, getattr(Args(), name)), getattr(args, name)
         if before != (list(now) if isinstance(now, tuple) else now):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"--resume {args.resume}: it was played with {flag} {before}, not {now}")
