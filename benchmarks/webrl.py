@@ -83,9 +83,7 @@ BETAS = 0.01, 0.1, 1.0, 10.0
 # Eq. 12's gradient is 2 beta A and less: at .01 it is below the clip, and below what Adam's epsilon makes small. Both
 # are scaled, so that a step is as long as elsewhere. (The critic's update is after the actor's only one.)
 BETA_FLAGS = {beta: f"--beta {beta}" for beta in BETAS} | {0.01: "--beta 0.01 --max-grad-norm 0.01 --adam-eps 3e-6"}
-ARMS |= {
-    f"beta-{beta:g}": f"{ONE_PHASE} {BAND} {BETA_FLAGS[beta]}" for beta in BETAS if beta != 0.1
-}  # 0.1 is band-paper
+ARMS |= {f"beta-{b:g}": f"{ONE_PHASE} {BAND} {BETA_FLAGS[b]}" for b in BETAS if b != 0.1}  # 0.1 is band-paper
 ARMS |= {f"beta-{beta:g}-no-replay": f"{ONE_PHASE} {BETA_FLAGS[beta]} --no-replay" for beta in BETAS}
 NAMES = {
     "sft": "SFT",
