@@ -1156,9 +1156,9 @@ def train(args, env, run, player, learner):
         start_memory(learner, memory, player, train_tasks, test_tasks, args)
     for phase in range(learner.phase + 1, args.num_phases + 1):
         run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args)
+    control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test", args.orm_threshold)
-    control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
     metrics |= evaluation_metrics(control, "test_control")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     if after:
@@ -1225,17 +1225,26 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
 
 def fine_tuned_control(learner, memory, player, test_tasks, args):
     """What fine-tuning alone makes of the start, in as many updates on the demonstrations as reinforcement made: its
-    test episodes. The actor is the control's from here on; the run's is in its last checkpoint."""
+    test episodes."""
     run, demos = player.run, [t for t in player.run.trajectories if t.policy in ("oracle", "demo")]
     if not demos or not learner.updates:
         return []
     run.say(f"control: the start, fine-tuned for {learner.updates} updates more on its demonstrations")
-    llm.load_trained(learner.actor, run.path / "start")
+    actor = run.latest().folder("actor")
     with run.timer("control"):
+        llm.load_trained(learner.actor, run.path / "start")
         fine_tune(learner, demos, args, learner.updates)
+    publish(learner, player)
+    episodes = evaluate(learner, memory, player, test_tasks, "test control", args.num_phases, args)
+    llm.load_trained(learner.actor, actor)  # the run's own again
+    publish(learner, player)
+    return episodes
+
+
+def publish(learner, player):
+    """From here on the actor as it is now plays."""
     player.version += 1
     player.publish(learner.actor)
-    return evaluate(learner, memory, player, test_tasks, "test control", args.num_phases, args)
 
 
 def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
@@ -1277,8 +1286,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         # Lines 17 and 18.
         metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
         metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
-    player.version += 1
-    player.publish(learner.actor)
+    publish(learner, player)
     # Lines 19 and 20.
     keep(run, memory, rollouts, args)
     if args.orm_refresh and learner.orm is not None and any(task.config for task in train_tasks):

@@ -217,7 +217,10 @@ class Run:
             won = {t.task.task_id: t.success for t in played[name]}
             pairs = [(t.success, won[t.task.task_id]) for t in after if t.task.task_id in won]
             if pairs:
-                lines.append(f"  paired, above {name}: {paired_difference(*zip(*pairs, strict=True))}")
+                difference = paired_difference(*zip(*pairs, strict=True))
+                lines.append(f"  paired, above {name}: {difference}")
+        if control and not difference.low > 0:  # of the last, the control
+            lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
         parts = self.timer.metrics()
         total = sum(parts.values())
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())

@@ -98,7 +98,7 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
     assert group["lr"] == 0.00012  # the flag given anew
     for t in finished:
         assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
-    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test after"] * 4 + ["test control"] * 4
+    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test control"] * 4 + ["test after"] * 4
 
 
 def test_a_resumed_run_keeps_its_own_flags(tmp_path):

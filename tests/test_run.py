@@ -115,7 +115,9 @@ def test_the_summary_holds_the_gain_against_the_control(tmp_path, capsys):
         for line in ("the start      0.250 [", "the control    0.500 [", "reinforcement  0.750 ["):
             assert line in said
         assert "above the start: 0.500 [" in said and "above the control: 0.250 [" in said
-        assert "control.py" not in said
+        assert "control.py" not in said and "Not shown to be above the control" in said  # of four tasks
+        run.summary(start, played(1, 1, 1, 1), played(0, 0, 0, 0))
+        assert "Not shown" not in capsys.readouterr().out
         (run.path / "start").mkdir()  # there is something to make a control of
         run.summary(start, after)
         said = capsys.readouterr().out

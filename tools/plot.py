@@ -147,16 +147,17 @@ def success(groups: list[Group], x: str, plt):
                 drawn = True
                 shown.add(part)
                 error = [[max(0.0, p.estimate - p.low)], [max(0.0, p.high - p.estimate)]]
+                beside = at * (0.96 if part == "test_control" else 1)  # or it hides what it is held against
                 axes.errorbar(
-                    [at], [p.estimate], yerr=None if math.isnan(p.low) else error, fmt=mark, color=group.colour,
+                    [beside], [p.estimate], yerr=None if math.isnan(p.low) else error, fmt=mark, color=group.colour,
                     markersize=6, markerfacecolor="white", capsize=3,
                 )  # fmt: skip
                 if len(groups) == 1:
-                    side = -1 if at else 1  # at the ends of the axis, inwards
-                    away = (9 * side, 12 if part == "test_after" else -12)
+                    above = part == "test_after"
+                    end = p.estimate if math.isnan(p.low) else p.high if above else p.low
                     axes.annotate(
-                        f"{name} {p.estimate:.2f}", (at, p.estimate), xytext=away, textcoords="offset points",
-                        ha="left" if side > 0 else "right", va="center", fontsize=9,
+                        f"{name} {p.estimate:.3f}", (beside, end), xytext=(0, 10 if above else -10),
+                        textcoords="offset points", ha="right" if at else "left", va="center", fontsize=9,
                     )  # fmt: skip
     said = "diamonds: test tasks; squares: the control" if "test_control" in shown else "diamonds: test tasks"
     axes.set(xlabel=axis_label(x), ylabel="success", ylim=(0, 1.02), title=f"Success on eval tasks ({said})")
