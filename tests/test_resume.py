@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from common import checkpoint
+from benchmarks import control
+from common import checkpoint, llm
 from common.errors import UsageError
 from common.replay import TrajectoryStore
 from common.run import parse_args
@@ -80,6 +81,24 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     for step in (step for t in stored + wanted for step in t.steps):
         step.url = step.url.split("/", 3)[-1]  # the sites' port is the system's choice
     assert stored == wanted
+    check_who_played_the_tests(run, tmp_path / "control")
+
+
+def check_who_played_the_tests(run, folder):
+    """Test episodes of the start, of the control as benchmarks/control.py makes it, and of the run's last actor."""
+    updates = json.loads((run / "metrics.jsonl").read_text().splitlines()[-2])["charts/updates"]
+    assert updates > 0
+    made, *_ = control.trained_on("webrl.py", run, updates, folder, cpu_threads=2)
+    actors = {"before": run / "start", "control": made / "checkpoints/0001-0/actor"}
+    actors["after"] = checkpoint.latest(run).folder("actor")
+    episodes = list(TrajectoryStore(run / "trajectories.jsonl"))
+    for name, actor in actors.items():
+        model, tokenizer = llm.load(str(actor))
+        steps = [step for t in episodes if t.policy == f"test {name}" for step in t.steps]
+        prompts, actions = [list(s.prompt_ids) for s in steps], [s.action_ids for s in steps]
+        logprobs, mask = llm.token_logprobs(model, tokenizer, prompts, actions, 1.0)
+        for row, marks, step in zip(logprobs, mask, steps, strict=True):
+            assert row[marks.bool()].tolist() == pytest.approx(step.logprobs, abs=1e-4), name
 
 
 def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path):
