@@ -314,7 +314,7 @@ NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm
 
 def variant(args):
     """What the environment changes of the tiny preset."""
-    if args.preset == "paper" or not llm.is_tiny(args.model_id) or args.env_id == "arena-v1":
+    if args.preset == "paper" or not llm.is_tiny(args.model_id) or args.env_id.startswith("arena-v1"):
         return {}
     return MORE_DEMOS | (FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL)
 

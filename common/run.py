@@ -222,7 +222,7 @@ class Run:
         if control and not difference.low > 0:  # of the last, the control
             lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
         parts = self.timer.metrics()
-        total = sum(parts.values())
+        total = sum(parts.values()) or 1.0  # of a run that was ended before anything took time
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())
         lines += [f"Took {total / 60:.1f} minutes: {shares}", f"Run folder  {self.path}"]
         lines.append(f"Checkpoint  {self.latest().path / 'actor' if self.latest() else 'none'}")

@@ -61,8 +61,8 @@ FROZEN = {
     "arena-v1": {
         "train": "87d123b04001d95c",
         "eval": "b6a76f2cef88cbc2",
-        "test": "584afc67ad186761",
-        "spent": "66c2291351299f2f",
+        "test": "1e445e87945fbfeb",
+        "spent": "f3820bcdc7989b99",
     },
     "arena-v2": {
         "train": "c91f09fb9976b025",
@@ -93,6 +93,15 @@ def test_tasks_are_those_of_the_results(split, version):
 def test_fresh_and_spent_test_tasks_are_all_of_them(version):
     arena = Arena(VERSIONS[version])
     assert arena.tasks("spent") + arena.tasks("test") == tasks.split_tasks("test", arena.templates)
+
+
+@pytest.mark.parametrize(("part", "whole"), [("shop", "arena-v1"), ("forum", "arena-v1"), ("map", "arena-v2")])
+def test_of_a_part_nothing_that_the_whole_has_spent_is_fresh(part, whole):
+    spent = [task for task in Arena(VERSIONS[whole]).tasks("spent") if task.site == part]
+    some = Arena((part,))
+    fresh = {task.task_id for task in some.tasks("test")}
+    assert spent == some.tasks("spent")[: len(spent)] and not fresh & {task.task_id for task in spent}
+    assert len(some.tasks("test")) + len(some.tasks("spent")) == len(SEEDS["test"]) * tasks.PER_WORLD["test"]
 
 
 @pytest.mark.parametrize("split", SEEDS)

@@ -42,7 +42,7 @@ def by_hand(run, updates):
     model, tokenizer = llm.load(str(run / "start"))
     demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "oracle"]
     steps = [step for demo in demos for step in demo.steps]
-    assert len(demos) == args.num_demos
+    assert 0 < len(demos) <= args.num_demos  # what the oracle fails is no demonstration
     optimizer = crps.make_optimizer(model, args.sft_learning_rate, args)
     rng, batches = random.Random(args.seed), []
     while len(batches) < updates:
@@ -65,7 +65,8 @@ def by_hand(run, updates):
 
 def test_as_many_updates_on_the_same_demonstrations_as_the_run(run, record):
     updates = max(row["charts/updates"] for row in read_metrics(run) if "charts/updates" in row)
-    assert record["updates"] == updates > 0 and record["demos"] == 48 and record["seed"] == 1
+    demos = sum(t.policy == "oracle" for t in TrajectoryStore(run / "trajectories.jsonl"))
+    assert record["updates"] == updates > 0 and record["demos"] == demos > 0 and record["seed"] == 1
     expected = by_hand(run, updates)
     found, _ = llm.load(str(run / "control/checkpoints/0001-0/actor"))
     start, _ = llm.load(str(run / "start"))
