@@ -18,13 +18,13 @@ import pytest
 from benchmarks import soak
 from common.replay import TrajectoryStore
 from tests.scripts import Script, run_script
-from webrl import TINY
+from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data=""".split()
 
-PAID = TINY["orm_threshold"]
+PAID = Args.orm_threshold
 
 
 def start(tmp_path, *flags):

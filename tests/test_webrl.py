@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import digirl
+import envs
 import webrl
 from common import llm, stats
 from common.errors import UsageError
@@ -329,7 +330,7 @@ def test_values_are_set_where_the_advantage_needs_them(tiny):
     head = torch.nn.Linear(32, 1)
     critic = torch.nn.ModuleDict({"body": model, "head": head})
     trajectories = [trajectory(rng, 4, 1.0), trajectory(rng, 3, 0.0)]
-    args = make_args(gamma=0.9)
+    args = make_args(gamma=0.9, lam=0.5)
     webrl.set_advantages(webrl.pairs_of(trajectories), critic, 0, args)
     for made in trajectories:
         states = [s.prompt_ids for s in made.steps]
@@ -508,13 +509,13 @@ def test_fixed_instructions_are_those_of_phase_1():
 
 
 class Sites:
-    """Instructions are letters and a number; every third one has a checker."""
+    """Instructions are letters and a number; of some numbers there is no task."""
 
     def vary(self, task, rng):
         return [f"{task.instruction} {rng.randint(0, 30)}" for _ in range(3)]
 
     def task_from_text(self, text, like):
-        return webrl.replace(like, instruction=text, config={"eval": {}}) if text.endswith("3") else None
+        return webrl.replace(like, instruction=text, config={"eval": {}}) if not text.endswith(("5", "7")) else None
 
 
 def test_new_instructions_pass_the_filters_and_report_a_shortfall():
@@ -527,6 +528,7 @@ def test_new_instructions_pass_the_filters_and_report_a_shortfall():
     tasks, counts = webrl.new_instructions(Sites(), failures, set(), start_value, random.Random(0), args, 1)
     assert len(tasks) == 20 == len({t.instruction for t in tasks})
     assert all(0.05 <= v <= 0.75 for v in start_value(tasks))
+    assert counts["infeasible"] > 0 and not any(t.instruction.endswith(("5", "7")) for t in tasks)
     assert counts["too_easy"] > 0 and counts["too_hard"] > 0 and counts["shortfall"] == 0
     none, counts = webrl.new_instructions(Sites(), failures, set(), lambda t: [0.9] * len(t), random.Random(0), args, 1)
     assert none == [] and counts["shortfall"] == 20
@@ -566,11 +568,16 @@ def test_a_judge_that_is_silent_now_and_then_stops_no_run():
     assert webrl.without_unjudged(player, judged[:0]) == [] and player.state() == state
 
 
-def test_feasibility_by_rule():
-    args, parent = make_args(), Task("a", "shop", "buy", 15)
-    assert webrl.feasible("add 2 red lamp to the cart", parent, args)
-    assert not webrl.feasible("add red lamp and add red lamp", parent, args)
-    assert not webrl.feasible("word " * 50, parent, args)
+def test_without_a_generator_the_environment_says_what_is_feasible():
+    env, args = envs.make("arena-v1/shop"), make_args()
+    task = env.tasks("train")[0]
+    there = next(t for t in env.tasks("train") if t.seed == task.seed and t != task).instruction
+    for text, can_be_done in (
+        (there, True),
+        ("add 2 purple nothing and 1 pink nought to the cart", False),
+        ("sing", False),
+    ):
+        assert webrl.feasible(webrl.evolved_task(env, text, task), args) is can_be_done
 
 
 def test_error_types_follow_their_rules():
@@ -596,10 +603,11 @@ def parse(argv):
 
 
 def test_the_tiny_preset_knows_where_a_reward_model_was_trained_before():
-    there, elsewhere, five = (parse(["--env-id", name]) for name in ("arena-v1", "miniwob", "arena/map"))
-    assert there.orm_model_id == "assets/orm" and there.num_demos == webrl.TINY["num_demos"]
+    names = "arena-v1/shop", "arena-v1", "miniwob", "arena/map"
+    shop, two, elsewhere, five = (parse(["--env-id", name]) for name in names)
+    assert shop.orm_model_id == two.orm_model_id == "assets/orm" and shop.num_demos == webrl.TINY["num_demos"]
     assert (elsewhere.orm_model_id, elsewhere.orm_data) == ("", "") and elsewhere.num_demos == five.num_demos
-    assert five.orm_model_id == "assets/orm-v2" and five.num_demos > 3 * there.num_demos
+    assert five.orm_model_id == "assets/orm-v2" and five.num_demos > 3 * two.num_demos > 9 * shop.num_demos
     assert parse(["--env-id", "arena", "--num-demos", "7"]).num_demos == 7  # a flag always wins
     for argv in (["--preset", "paper"], ["--model-id", "org/large"]):
         assert parse(["--env-id", "arena", *argv]).num_demos == webrl.Args().num_demos
