@@ -77,8 +77,8 @@ ARMS = {
     "band-high": f"{ONE_PHASE} --perplexity-low 2 --perplexity-high inf --replay-ratio 1.5",
     "band-all-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high inf --replay-ratio 0.95",
     "band-low-as-many": f"{ONE_PHASE} --perplexity-low 0 --perplexity-high {1 / 0.95} --replay-ratio 0.95",
-    "webrl": "",
-    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as webrl made
+    "webrl": "",  # the paper's, with the curriculum; the tiny preset is "no-curriculum"
+    "control": "",  # the start, fine-tuned on its demonstrations for as many updates as these two made, whichever more
 }
 BETAS = 0.01, 0.1, 1.0, 10.0
 # Eq. 12's gradient is 2 beta A and less: at .01 it is below the clip, and below what Adam's epsilon makes small. Both
@@ -123,7 +123,7 @@ NAMES |= {f"beta-{beta:g}-no-replay": f"beta {beta:g}, no replay" for beta in BE
 # What the paper shows together: {what: its arms, the last of them the one that the others are held against}.
 EXHIBITS = {
     "Table 1, every method online, at equal episodes": "sft control filtered-bc awr digirl-alone digirl "
-    "true-verdict webrl",
+    "true-verdict no-curriculum webrl",
     "Table 1 by the paper's protocol: Filtered BC and AWR offline on the first phase's rollouts, DigiRL online on its "
     "instructions": "sft filtered-bc-offline awr-offline digirl webrl",
     "Figure 5, ablations": "sft no-kl-no-replay no-kl no-replay fixed no-curriculum webrl",
@@ -138,7 +138,8 @@ EXHIBITS = {
     "Figure 14, both methods with and without the curriculum": "digirl digirl-curriculum fixed webrl",
 }  # fmt: skip
 GROUPS = {
-    "main": "filtered-bc awr digirl webrl control",
+    "demo": "filtered-bc no-curriculum control",
+    "main": "filtered-bc awr digirl webrl no-curriculum control",
     "offline": "filtered-bc-offline awr-offline",
     "ablations": "no-kl-no-replay no-kl no-replay fixed no-curriculum",
     "table2": "band-all band-low band-paper band-high band-all-as-many band-low-as-many",
@@ -150,7 +151,9 @@ GROUPS = {
 CLAIMS = {
     "WebRL above SFT (Table 1)": ("webrl", "sft"),
     "WebRL above its control: SFT for as many updates": ("webrl", "control"),
+    "on training instructions above the control": ("no-curriculum", "control"),
     "WebRL above Filtered BC (Table 1)": ("webrl", "filtered-bc"),
+    "on training instructions above Filtered BC, which has them, too": ("no-curriculum", "filtered-bc"),
     "WebRL above AWR (Table 1)": ("webrl", "awr"),
     "WebRL above DigiRL (Table 1)": ("webrl", "digirl"),
     "above Filtered BC on the first phase's rollouts (Table 1)": ("webrl", "filtered-bc-offline"),
@@ -348,16 +351,18 @@ def one(args, arm, seed, begin):
 
 
 def keep_control(args, seed, begin):
-    """The control of a seed, once WebRL has been measured there."""
+    """The control of a seed, once WebRL has been measured there, with the curriculum or without."""
     folder = folder_of(args, "control", seed)
-    path = control.as_arm("webrl.py", begin, results(args).get("webrl", {}).get(seed), folder)
+    methods = [results(args).get(arm, {}).get(seed) for arm in ("webrl", "no-curriculum")]
+    most = max(filter(None, methods), key=comparison.updates, default=None)
+    path = control.as_arm("webrl.py", begin, most, folder)
     if path is not None:
         keep(args, "control", seed, path, "test/", folder)
 
 
 def go_on(args, begin, arm, seed):
     """The phases of an arm of webrl.py."""
-    flags = f"--num-phases {args.phases} --eval-tasks 48 --no-control {ARMS[arm]}".split()
+    flags = f"--num-phases {args.phases} --eval-tasks 48 --no-control --curriculum {ARMS[arm]}".split()
     return comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
 
 
