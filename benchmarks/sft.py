@@ -4,9 +4,10 @@
     python benchmarks/sft.py --run RUN --demos 200 --passes 8 16 --rates 5e-4 2e-3
     python benchmarks/sft.py --report --write-docs          # into docs/webrl.md
 
-RUN is any run of webrl.py with as many demonstrations as asked for; the first N of them count, so that what is trained
-on fewer is trained on a part. Each cell fine-tunes the base model anew, with a warm-up and a cosine of its own, and
-plays eval tasks greedily: a line of benchmarks/results/sft.jsonl. What is there is not run again.
+RUN is any run of webrl.py with as many demonstrations as asked for; the first N of them count (the script draws them
+evenly over templates), so that what is trained on fewer is trained on a part. Each cell fine-tunes the base model anew,
+with a warm-up and a cosine of its own, and plays eval tasks greedily: a line of benchmarks/results/sft.jsonl. What is
+there is not run again.
 """
 
 import json
@@ -36,9 +37,9 @@ RESULTS = ROOT / "benchmarks/results/sft.jsonl"
 class Args:
     run: str = ""
     """a run of webrl.py: its demonstrations, base model, environment and seed"""
-    demos: tuple[int, ...] = (25, 50, 100, 200, 400, 1000)
+    demos: tuple[int, ...] = (20, 40, 80, 160, 320, 1000)
     """numbers of demonstrations"""
-    passes: tuple[int, ...] = (1, 2, 4, 8, 16)
+    passes: tuple[int, ...] = (4, 8, 16, 24, 48)
     """passes over them"""
     rates: tuple[float, ...] = (1e-3,)
     """peak learning rates"""
@@ -61,7 +62,7 @@ def cell(run, count, passes, rate, options):
     if len(demos) < count:
         raise UsageError(f"{run} has {len(demos)} demonstrations, not {count}")
     parts, loss = control.fine_tuned(webrl, args, None, demos, run)
-    name = f"{args.env_id}-{args.seed}-{count}x{passes}-{rate:g}"
+    name = f"{args.env_id.replace('/', '-')}-{args.seed}-{count}x{passes}-{rate:g}"
     policy = control.as_run(ROOT / options.runs_dir / name, run, "webrl.py", parts)
     found = control.evaluation(policy, policy / "evaluation", args, "eval", options.eval_tasks, num_envs=8)
     won = control.played(found, "eval")
@@ -91,16 +92,19 @@ def measure(options):
 
 
 def table():
-    """A row for each number of demonstrations and rate, a column for each number of passes: means over seeds."""
+    """A row for each environment, number of demonstrations and rate, a column for each number of passes: means over
+    seeds."""
     records = measured()
     passes = sorted({r["passes"] for r in records})
-    lines = [f"| demonstrations | rate | {' | '.join(map(str, passes))} |", "|---" * (len(passes) + 2) + "|"]
-    for count, rate in sorted({(r["demos"], r["rate"]) for r in records}):
-        cells = []
+    heads = ["environment", "demonstrations", "rate", *map(str, passes)]
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for env_id, count, rate in sorted({(r["env_id"], r["demos"], r["rate"]) for r in records}):
+        cells = [env_id, str(count), f"{rate:g}"]
         for number in passes:
-            own = [r["success"] for r in records if (r["demos"], r["rate"], r["passes"]) == (count, rate, number)]
+            row = env_id, count, rate, number
+            own = [r["success"] for r in records if (r["env_id"], r["demos"], r["rate"], r["passes"]) == row]
             cells.append(f"{comparison.show(mean_ci(own), len(own))} ({len(own)})" if own else "")
-        lines.append(f"| {count} | {rate:g} | {' | '.join(cells)} |")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

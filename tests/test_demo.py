@@ -22,7 +22,7 @@ from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
---num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data=""".split()
+--num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data= --curriculum""".split()
 
 PAID = Args.orm_threshold
 

@@ -465,7 +465,7 @@ async def test_under_gymnasium(root):
 async def test_webrl_trains_with_its_curriculum(tmp_path):
     """The critic values pages that no episode has shown: they are looked at. What is proposed has its page's check."""
     small = """--num-demos 4 --sft-epochs 1 --start-episodes 4 --instructions-per-phase 4 --num-phases 1 --eval-tasks 0
-        --test-tasks 2 --num-envs 2 --filter-low 1e-9 --filter-high 1 --judge env --orm-data=""".split()
+        --test-tasks 2 --num-envs 2 --filter-low 1e-9 --filter-high 1 --judge env --orm-data= --curriculum""".split()
     flags = ["--env-id", "miniwob/click-option+click-test-2", "--runs-dir", tmp_path, *small]
     done = await asyncio.to_thread(run_script, ["webrl.py", *flags])
     assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ from webrl import TINY, Args
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 8 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep
---batch-size 16 --sft-batch-size 16 --start-buffer both --floored-keep 1""".split()
+--batch-size 16 --sft-batch-size 16 --start-buffer both --floored-keep 1 --curriculum""".split()
 # runs webrl.py in a process that kills itself at the n-th call of one function
 KILLER = """
 import importlib, os, runpy, signal, sys

@@ -503,7 +503,7 @@ def test_fixed_instructions_are_those_of_phase_1():
     for i, t in enumerate(rollouts):
         t.task, t.policy = webrl.replace(t.task, instruction=f"do {i}"), ("start-up", "phase 1", "phase 2")[i % 3]
     memory, learner = webrl.Memory(set(), [], rollouts=rollouts), SimpleNamespace(rng=random.Random(0))
-    args = make_args(fixed_instructions=True, instructions_per_phase=4)
+    args = make_args(curriculum=True, fixed_instructions=True, instructions_per_phase=4)
     tasks, counts = webrl.phase_tasks(learner, memory, None, None, [], 3, args)
     assert sorted(task.instruction for task in tasks) == ["do 1", "do 1", "do 4", "do 4"] and not counts
 
