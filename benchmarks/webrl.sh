@@ -12,10 +12,11 @@ set -eu
 cd "$(dirname "$0")/.."
 python=.venv/bin/python
 [ -x $python ] || { echo "error: no .venv here: make setup makes it" >&2; exit 2; }
-[ "${1:-}" = --quick ] && exec $python benchmarks/webrl.py two-sites --quick
+[ "${1:-}" = --quick ] && exec $python benchmarks/webrl.py shop --quick
 seeds=${1:-5}
 
-$python benchmarks/webrl.py two-sites --seeds "$seeds" --arms all
+$python benchmarks/webrl.py shop --seeds "$seeds" --arms all
+$python benchmarks/webrl.py two-sites --seeds "$seeds" --arms main
 $python benchmarks/webrl.py arena --seeds "$seeds" --arms filtered-bc no-curriculum webrl
 $python benchmarks/webrl.py miniwob --seeds "$seeds" --arms filtered-bc no-curriculum webrl
 
@@ -25,8 +26,8 @@ for size in "small 64 2 176" "middle 96 3 256" "large 128 4 344"; do
     base=runs/bases/$1
     [ -e "$base/README.md" ] ||
         $python tools/pretrain_tiny.py --out "$base" --hidden-size "$2" --num-heads "$3" --ff-size "$4" --steps 6000
-    $python benchmarks/webrl.py two-sites --seeds "$seeds" --arms webrl --flags="--model-id $base"
+    $python benchmarks/webrl.py shop --seeds "$seeds" --arms webrl --flags="--model-id $base"
 done
-for setting in two-sites arena miniwob; do
+for setting in shop two-sites arena miniwob; do
     $python benchmarks/webrl.py $setting --report --write-docs
 done

@@ -420,9 +420,21 @@ def test_a_result_knows_its_start_and_one_whose_evaluation_failed_is_none(tmp_pa
     assert record["elsewhere"] == {"success": 0.25} and record["start"] == zlib.crc32(b"weights")
 
 
+@pytest.mark.parametrize(
+    ("measured", "most"), [({"webrl": 40, "no-curriculum": 60}, 60), ({"webrl": 9}, 9), ({}, None)]
+)
+def test_the_control_makes_as_many_updates_as_the_longer_of_webrls_arms(measured, most, tmp_path, monkeypatch):
+    arms = {arm: {3: {"curves": {"charts/updates": [[1, 1], [2, n]]}}} for arm, n in measured.items()}
+    monkeypatch.setattr(webrl_benchmark, "results", lambda args: arms)
+    asked = []
+    monkeypatch.setattr(control, "as_arm", lambda script, begin, method, folder: asked.append(method))
+    webrl_benchmark.keep_control(webrl_benchmark.Args(runs_dir=str(tmp_path)), 3, tmp_path)
+    assert [method and comparison.updates(method) for method in asked] == [most]
+
+
 def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
-    place = {"setting": "two-sites", "phases": PHASES, "steps": 10, "minutes": 1.0, "curves": {}}
+    place = {"setting": "shop", "phases": PHASES, "steps": 10, "minutes": 1.0, "curves": {}}
     rows = [
         place | {"arm": arm, "seed": seed, "flags": flags, "test": {"success": success + seed / 100}}
         for flags, gain in (("", 0.5), ("--model-id runs/bases/small", 0.1), ("--model-id runs/bases/large", 0.2))
