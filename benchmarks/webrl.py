@@ -501,10 +501,11 @@ def exhibits(arms, named):
 
 
 def plots(arms, path):
-    """Rollouts, eval tasks, critic and judge, by phases."""
+    """Rollouts, eval tasks, critic and judge, by phases: the control has none."""
     panels = {"rollout/true_success": "true success of rollouts", "eval/success": "success on eval tasks",
               "losses/critic_auc": "the critic's AUC", "orm/precision": "the judge's precision"}  # fmt: skip
     own = {arm: NAMES[arm] for arm in [*GROUPS["main"].split(), *GROUPS["ablations"].split()] if arm in arms}
+    own.pop("control", None)
     comparison.plot_curves(path, arms, own, panels, "phases", window=1)
 
 
