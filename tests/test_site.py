@@ -165,8 +165,8 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, says):
 def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
     own, unchecked = f"site:{site}/tasks.json", write_instructions(tmp_path / "unchecked.jsonl")
     for env_id, flags, says in (
-        (own, [], "--no-curriculum"),
-        (own, ["--no-curriculum"], "--demos FILE"),
+        (own, ["--curriculum"], "--no-curriculum"),
+        (own, [], "--demos FILE"),
         ("site", [], "site:FILE, or --tasks FILE"),
         ("site", ["--tasks", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         ("site", ["--tasks", unchecked], "no start_url"),
