@@ -7,11 +7,11 @@ replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
 sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below): it drops actions of
-negative advantage, as the released code does, and it draws training instructions, because so small a judge is too often
-wrong about generated ones. docs/webrl.md lists every difference and says why.
+negative advantage, as the released code does, and it draws training instructions instead of generating new ones, with
+which single runs gained more. docs/webrl.md lists every difference and says why.
 
     python webrl.py                                   # tiny model, an embedded shop, real Chromium, two CPU cores
-    python webrl.py --curriculum                      # with the tiny model, too
+    python webrl.py --curriculum                      # generated instructions with the tiny model, too
     python webrl.py --model-id meta-llama/Llama-3.1-8B-Instruct --lora-rank 64 --load-in-4bit
     python webrl.py --loss sft --no-curriculum        # Filtered BC
     python webrl.py --loss released                   # the authors' code, which is not Eq. 12

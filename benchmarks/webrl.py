@@ -241,7 +241,7 @@ class Args:
     phases: int = webrl.TINY["num_phases"]
     """phases N of every run"""
     quick: bool = False
-    """a look at eleven arms in ten minutes: one seed, one phase, few tasks (QUICK in this file); its figures
+    """a look at twelve arms in some fifteen minutes: one seed, one phase, few tasks (QUICK in this file); its figures
     say nothing about methods"""
     flags: str = ""
     """further flags of webrl.py, for all arms; kept in the results"""
@@ -327,7 +327,7 @@ def measured(args, arm, seed):
 
 def measure(args):
     """All runs that are not there yet."""
-    arms = " ".join(GROUPS.get(name, name) for name in args.arms).split()
+    arms = dict.fromkeys(" ".join(GROUPS.get(name, name) for name in args.arms).split())  # groups may share some
     todo = [(arm, seed) for seed in range(1, args.seeds + 1) for arm in arms if not measured(args, arm, seed)]
     seeds = sorted({seed for _, seed in todo})
     with ThreadPoolExecutor(args.processes) as pool:

@@ -1,7 +1,7 @@
 #!/bin/sh
 # All of WebRL's comparisons: the paper's Tables 1 to 3, Figures 3 to 7, 9, 10, 12 to 16, in our numbers.
 #
-#     benchmarks/webrl.sh --quick       a look at 11 arms, in 10 minutes
+#     benchmarks/webrl.sh --quick       a look at 12 arms, in some 15 minutes
 #     benchmarks/webrl.sh [seeds]       all of it, 5 seeds by default: some 20 hours on two cores (docs/webrl.md)
 #
 # Every run is a line of benchmarks/results/webrl.jsonl; what is there is not run again: stop it and go on at any time.

@@ -432,6 +432,15 @@ def test_the_control_makes_as_many_updates_as_the_longer_of_webrls_arms(measured
     assert [method and comparison.updates(method) for method in asked] == [most]
 
 
+def test_an_arm_that_two_groups_share_is_run_once(tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(webrl_benchmark, "results", lambda args: {})
+    monkeypatch.setattr(webrl_benchmark, "start", lambda args, seed: tmp_path)
+    monkeypatch.setattr(webrl_benchmark, "one", lambda args, arm, seed, begin: ran.append(arm))
+    webrl_benchmark.measure(webrl_benchmark.Args(seeds=1, arms=("demo", "main", "ablations")))
+    assert len(ran) == len(set(ran)) and {"no-curriculum", "control", "no-kl"} <= set(ran) and ran[-1] == "control"
+
+
 def test_sizes_of_the_base_model_are_settings_of_their_own(tmp_path, monkeypatch):
     monkeypatch.setattr(webrl_benchmark, "RESULTS", tmp_path / "webrl.jsonl")
     place = {"setting": "shop", "phases": PHASES, "steps": 10, "minutes": 1.0, "curves": {}}
