@@ -175,6 +175,33 @@ def test_lora_trains_adapters_only():
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters() if p.requires_grad)
 
 
+def test_adapters_take_their_inputs_as_they_are(monkeypatch):
+    """As on a GPU: a base in bfloat16, adapters in float32, autocast. PEFT's widening of every input changes nothing
+    but the time."""
+    from peft.tuners.lora import LoraLayer
+
+    monkeypatch.setattr(llm, "autocast", lambda model: torch.autocast("cpu", torch.bfloat16))
+    model, tokenizer = llm.load("assets/tiny", lora_rank=4)
+    layers = [m for m in model.modules() if isinstance(m, LoraLayer)]
+    for layer in layers:
+        layer.base_layer.to(torch.bfloat16)
+        torch.nn.init.normal_(layer.lora_B["default"].weight, std=0.1)  # zero at the start: nothing would be said
+    seen = []
+    for layer in layers:
+        layer.lora_A["default"].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].dtype))
+
+    def logprobs():
+        with torch.no_grad():
+            return llm.token_logprobs(model, tokenizer, [[5, 6, 7]], [[8, 1]])[0]
+
+    plain, dtypes = logprobs(), list(seen)
+    seen.clear()
+    for layer in layers:
+        layer.cast_input_dtype_enabled = True
+    assert torch.equal(plain, logprobs())
+    assert torch.bfloat16 in dtypes and torch.bfloat16 not in seen
+
+
 # ----------------------------------------------------------------------------------------------------------------- ORM
 @pytest.mark.parametrize("rank", [0, 4])
 def test_networks_share_what_is_frozen_and_train_apart(rank):
