@@ -50,8 +50,8 @@ from tools import plot, view
 
 @dataclass
 class Args:
-    exp_name: str = "grpo_async"
-    """the name of this experiment"""
+    exp_name: str = ""
+    """the name of this experiment; empty: that of the script's file"""
     seed: int = 1
     """seed of the experiment"""
     track: bool = False

@@ -82,6 +82,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
         model = PeftModel.from_pretrained(model, path).merge_and_unload()
     if not load_in_4bit:
         model = model.to(device)
+    check_head(model, model.model if vision else model.get_decoder(), model_id)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank:
@@ -388,13 +389,64 @@ def hidden_states(model, sequences, pad_id):
         return base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, lengths
 
 
+class Head:
+    """What a model's own forward makes of its last hidden states: the output matrix, then the cap or the scale that its
+    configuration has (Gemma, Granite, Cohere, Falcon-H1). A `forbidden` token is never sampled: minus infinity."""
+
+    def __init__(self, model, forbidden=None):
+        import torch
+
+        self.matrix = model.get_output_embeddings()
+        config, device = model.config.get_text_config(), self.matrix.weight.device
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        multipliers = (getattr(config, name, None) for name in ("logit_scale", "lm_head_multiplier"))
+        self.scale = math.prod(1.0 if number is None else number for number in multipliers)
+        self.scale /= getattr(config, "logits_scaling", None) or 1.0
+        self.forbidden = None if forbidden is None else torch.tensor([forbidden], device=device)
+
+    def __call__(self, hidden, tokens=None):
+        """Logits [.., V] in float32 of hidden states [.., D]; with `tokens` (ids) theirs alone."""
+        import torch
+        import torch.nn.functional as F
+
+        if tokens is None:
+            logits = self.matrix(hidden).float()
+        else:
+            bias = getattr(self.matrix, "bias", None)
+            logits = F.linear(
+                hidden.float(), self.matrix.weight[tokens].float(), bias if bias is None else bias[tokens]
+            )
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.cap:
+            logits = self.cap * torch.tanh(logits / self.cap)
+        return logits if self.forbidden is None else logits.index_fill(-1, self.forbidden, float("-inf"))
+
+
+def check_head(model, body, model_id):
+    """Raises UsageError where `Head` is not what the model's own forward makes of the hidden states of its `body`:
+    sampling uses the one, the losses the other, and every ratio between them would be wrong."""
+    import torch
+
+    ids = torch.arange(8, device=model.device)[None]
+    with torch.no_grad():
+        own = model(input_ids=ids, use_cache=False).logits.float().log_softmax(dim=-1)
+        ours = Head(model)(body(input_ids=ids, use_cache=False).last_hidden_state).log_softmax(dim=-1)
+    error = (own - ours).abs().max().item()
+    if not error < (1e-3 if model.dtype == torch.float32 else 0.05):
+        raise UsageError(
+            f"{model_id!r} caps or scales its logits in a way not known here (log-probs off by up to {error:.2g}): its "
+            "losses would be wrong; use another model, or tell `Head` in common/llm.py"
+        )
+
+
 def action_logits(model, tokenizer, prompts, actions):
     """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient."""
     sequences = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
     hidden, _ = hidden_states(model, sequences, tokenizer.pad_token_id)
-    head = model.get_output_embeddings()
+    head = Head(model)
     spans = ((len(p) - 1, len(p) + len(a) - 1) for p, a in zip(prompts, actions, strict=True))  # of t at t - 1
-    return [head(row[begin:end]).float() for row, (begin, end) in zip(hidden, spans, strict=True)]
+    return [head(row[begin:end]) for row, (begin, end) in zip(hidden, spans, strict=True)]
 
 
 def autocast(model):
@@ -423,9 +475,7 @@ def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     )
     target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
     rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    chosen = chosen_logprobs(
-        model.get_output_embeddings(), hidden[rows[mask], position[mask]], target[mask], temperature
-    )
+    chosen = chosen_logprobs(Head(model), hidden[rows[mask], position[mask]], target[mask], temperature)
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
 
 
@@ -433,16 +483,16 @@ LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32
 
 
 def chosen_logprobs(head, hidden, target, temperature=1.0):
-    """Log-probs of the target tokens [M] by the head on hidden states [M, D]. The logits [M, V] are made in parts of
+    """Log-probs of the target tokens [M] by the Head on hidden states [M, D]. The logits [M, V] are made in parts of
     LOGITS_AT_ONCE numbers, and once more in the backward pass where there are several: never all at once."""
     import torch
     from torch.utils.checkpoint import checkpoint
 
     def part(states, tokens):
-        logits = head(states).float() / (temperature or 1.0)
+        logits = head(states) / (temperature or 1.0)
         return logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(dim=-1)
 
-    size = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
+    size = max(1, LOGITS_AT_ONCE // head.matrix.weight.shape[0])
     if len(target) <= size:
         return part(hidden, target)
     return torch.cat(

@@ -32,8 +32,8 @@ def yes_logit(model, tokenizer, prompts):
     yes, no = answer_ids(tokenizer, prompts[0])
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
-    weight = model.get_output_embeddings().weight
-    return last.float() @ (weight[yes] - weight[no]).float()
+    logits = llm.Head(model)(last, [yes, no])
+    return logits[:, 0] - logits[:, 1]
 
 
 def p_yes(model, tokenizer, prompts, tokens=4096):
@@ -122,13 +122,14 @@ def train(
     yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
     rng = random.Random(seed)
     rates = [group["lr"] for group in optimizer.param_groups]
-    head = model.get_output_embeddings()
+    head = llm.Head(model)
 
     def loss_sum(rows):
         """Summed loss of the prompts with these indices."""
         hidden, lengths = llm.hidden_states(model, [prompts[i] for i in rows], tokenizer.pad_token_id)
         last = hidden[torch.arange(len(rows), device=hidden.device), lengths - 1]
-        logit = last.float() @ (head.weight[yes] - head.weight[no]).float()
+        answers = head(last, [yes, no])
+        logit = answers[:, 0] - answers[:, 1]
         target = torch.tensor([float(labels[i]) for i in rows], device=hidden.device)
         loss = F.binary_cross_entropy_with_logits(logit, target, reduction="sum")
         if not lm_weight:
@@ -138,7 +139,7 @@ def train(
             return loss
         words = torch.tensor([prompts[rows[row]][c] for row, c in marked], device=hidden.device)
         share = torch.tensor([1 / sum(lm_mask[rows[row]]) for row, _ in marked], device=hidden.device)
-        logits = head(hidden[[row for row, _ in marked], [c - 1 for _, c in marked]]).float()
+        logits = head(hidden[[row for row, _ in marked], [c - 1 for _, c in marked]])
         return loss + lm_weight * (share * F.cross_entropy(logits, words, reduction="none")).sum()
 
     model.train()

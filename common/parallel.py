@@ -1,5 +1,5 @@
-"""Data parallelism under `accelerate launch`: every process computes its share of every batch; all hold the same
-weights. With one process nothing here does anything.
+"""Data parallelism under `torchrun` or `accelerate launch`: every process computes its share of every batch; all hold
+the same weights. With one process nothing here does anything.
 
 Either every process plays its share of the episodes, too, and all hold the same records (webrl.py, crps.py, digirl.py),
 or the first one plays with Ray's workers and tells the others what to compute (`call` and `follow`: grpo_async.py,
@@ -32,7 +32,8 @@ def is_main():
 
 
 def start():
-    """Join the other processes, where `accelerate launch` started several (gloo on CPUs, NCCL on GPUs).
+    """Join the other processes, where `torchrun` or `accelerate launch` started several (gloo on CPUs, NCCL on GPUs),
+    and say how many there are.
 
     Raises UsageError for a DeepSpeed configuration: it is not read, FSDP's is.
     """
@@ -43,7 +44,11 @@ def start():
         from accelerate import PartialState
 
         # the first process may wait for hours for what phones or browsers play, the others for it
-        PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=7))
+        state = PartialState(cpu=not torch.cuda.is_available(), timeout=timedelta(days=7))
+        if state.num_processes != size():
+            raise UsageError(f"{size()} processes were announced, and {state.num_processes} are there")
+        if is_main():
+            print(f"{size()} processes", flush=True)
 
 
 def sharded():

@@ -89,8 +89,9 @@ class Run:
         """Makes the folder, or with `resume` (a run's folder, or "auto": the newest of this environment, script and
         seed, if there is one) opens it and drops what was logged after its last checkpoint.
 
-        `args` is the script's dataclass: `env_id` and `seed` are needed, `exp_name`, `track`, `wandb_project_name` and
-        `wandb_entity` are used where it has them. Raises UsageError: folder not writable, nothing to resume.
+        `args` is the script's dataclass: `env_id` and `seed` are needed, `exp_name` (empty: the script's name),
+        `track`, `wandb_project_name` and `wandb_entity` are used where it has them. Raises UsageError: folder not
+        writable, nothing to resume, a run of another script.
         """
         if not parallel.is_main():  # the first process makes the folder
             path = parallel.broadcast(None)
@@ -103,11 +104,15 @@ class Run:
         prefix = f"{env_name}__{exp_name}__{args.seed}__".replace("/", "-")
         found = None
         if resume == "auto":
-            found = max((p for p in Path(runs_dir).glob(f"{prefix}*") if checkpoint.latest(p)), key=_age, default=None)
+            own = [path for path in Path(runs_dir).glob(f"{prefix}*") if _is_of(path, script)]
+            found = max((path for path in own if checkpoint.latest(path)), key=_age, default=None)
         elif resume:
             found = Path(resume)
             if checkpoint.latest(found) is None:
                 raise UsageError(f"nothing to resume: {resume} has no checkpoint")
+            if not _is_of(found, script):
+                whose = ", ".join(sorted(path.name for path in found.glob("*.py")))
+                raise UsageError(f"--resume {resume}: it is a run of {whose}, not of {script.name}")
         try:
             path = found or _new_folder(Path(runs_dir), prefix + time.strftime("%Y%m%d-%H%M%S"))
             run = cls(path, args, checkpoint.latest(path) if found else None)
@@ -152,7 +157,8 @@ class Run:
             return
         row = {"global_step": step, **metrics, **self.timer.metrics()}
         row = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
-        append_lines(self.path / "metrics.jsonl", [json.dumps(row)])
+        known = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
+        append_lines(self.path / "metrics.jsonl", [json.dumps(known)])  # JSON knows neither NaN nor infinity
         if self._wandb:
             self._wandb.log(row)  # never step=: wandb would drop rows that come out of order
 
@@ -247,16 +253,18 @@ class Run:
 
 
 def read_metrics(run_path: str | Path) -> list[dict]:
-    """The rows of metrics.jsonl, a torn line left out. Raises UsageError where there are none."""
+    """The rows of metrics.jsonl, a torn line left out; NaN for what was no finite number. Raises UsageError where there
+    are none."""
     file = Path(run_path) / "metrics.jsonl"
     if not file.exists():
         raise UsageError(f"{run_path} is no run: it has no metrics.jsonl")
     rows = []
     for line in file.read_text().splitlines():
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             continue
+        rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
 
 
@@ -365,6 +373,11 @@ def _new_folder(runs_dir: Path, name: str) -> Path:
             continue
         return runs_dir / (name + suffix)
     raise UsageError(f"a thousand runs named {name}")
+
+
+def _is_of(run_path: Path, script: Path) -> bool:
+    """Whether a run is the script's: its folder holds a script of that name, or none."""
+    return (run_path / script.name).is_file() or not any(run_path.glob("*.py"))
 
 
 def _age(run_path: Path) -> float:

@@ -178,19 +178,6 @@ class Sampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
-class Head:
-    """A language model's head without the token that is never sampled."""
-
-    def __init__(self, head, forbidden):
-        import torch
-
-        self.head, self.weight = head, head.weight
-        self.forbidden = torch.tensor([forbidden], device=head.weight.device)
-
-    def __call__(self, states):
-        return self.head(states).index_fill(-1, self.forbidden, float("-inf"))
-
-
 def hidden_states(model, processor, prompts, actions=None):
     """Last-layer hidden states of N Prompts, each with its action's token ids behind it, padded on the left:
     [N, L, D]."""
@@ -203,8 +190,8 @@ def action_logits(model, processor, prompts, actions):
     """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; the image token is at
     minus infinity."""
     hidden = hidden_states(model, processor, prompts, actions)
-    head = Head(model.get_output_embeddings(), image_token(processor))
-    return [head(row[-len(action) - 1 : -1]).float() for row, action in zip(hidden, actions, strict=True)]
+    head = llm.Head(model, image_token(processor))
+    return [head(row[-len(action) - 1 : -1]) for row, action in zip(hidden, actions, strict=True)]
 
 
 def token_logprobs(model, processor, prompts, actions, temperature=1.0):
@@ -225,6 +212,6 @@ def token_logprobs(model, processor, prompts, actions, temperature=1.0):
     )
     target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
     rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    head = Head(model.get_output_embeddings(), image_token(processor))
+    head = llm.Head(model, image_token(processor))
     chosen = llm.chosen_logprobs(head, hidden[rows[mask], position[mask]], target[mask], temperature)
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask

@@ -1,6 +1,5 @@
 """crps.py from end to end on the embedded WebShop: it learns, goes on after a kill bit for bit, and takes bad input."""
 
-import json
 import math
 import re
 import signal
@@ -14,6 +13,7 @@ import pytest
 
 from common import checkpoint, llm
 from common.replay import TrajectoryStore
+from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import spread
 from tests.test_parallel import LAUNCH
@@ -39,7 +39,7 @@ def run_crps(runs_dir, *flags, kill=None, code=0, launch=()):
 
 
 def metrics(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
 
@@ -72,7 +72,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
     ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
     assert ours.read_bytes() == theirs.read_bytes()
     rows = metrics(expected)
-    check_the_glossary([json.loads(line) for line in (expected / "metrics.jsonl").read_text().splitlines()])
+    check_the_glossary(read_metrics(expected))
     assert [row["charts/iteration"] for row in rows] == ["0", "1", "2", "3", "3"]
     stored = list(TrajectoryStore(expected / "trajectories.jsonl"))
     assert stored == list(TrajectoryStore(run / "trajectories.jsonl"))
@@ -105,9 +105,9 @@ def test_two_processes_give_the_losses_of_one(tmp_path, actor):
     flags += ["--algorithm", "ppo", "--p-replay", "1"]  # with a critic; replays in the second batch
     run_crps(tmp_path / "one", *flags)
     out = run_crps(tmp_path / "two", *flags, launch=LAUNCH)
-    assert out.count("run folder") == 1
+    assert out.count("2 processes") == out.count("run folder") == 1
     one, two = (next((tmp_path / name).iterdir()) for name in ("one", "two"))
-    rows = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
+    rows = [read_metrics(run) for run in (one, two)]
     assert len(rows[0]) == len(rows[1])
     for a, b in zip(*rows, strict=True):
         for name in a:
@@ -132,7 +132,7 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
     out = run_crps(tmp_path / "runs", "--model-id", folder, *small)
     assert "Task score" in out
     (run,) = (tmp_path / "runs").iterdir()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     assert rows[1]["losses/trained_steps"] > 0 and rows[1]["losses/reference_kl"] < 1e-3
     check_the_glossary(rows)
     last = checkpoint.latest(run)
@@ -164,7 +164,7 @@ def test_alfworld_plays_too(tmp_path):
     --eval-every 1 --eval-tasks 1 --test-tasks 6 --no-test-before""".split()
     run_crps(tmp_path, "--env-id", "alfworld/tiny", *small)
     (run,) = tmp_path.iterdir()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     kinds = {name[16:] for name in rows[-1] if name.startswith("test_after/kind_")}
     assert kinds == {"pick", "look", "clean", "heat", "cool", "pick2"}
     check_the_glossary(rows)

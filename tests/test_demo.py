@@ -17,6 +17,7 @@ import pytest
 
 from benchmarks import soak
 from common.replay import TrajectoryStore
+from common.run import read_metrics
 from tests.scripts import Script, run_script
 from webrl import Args
 
@@ -107,7 +108,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert process.returncode == 0, err
     assert killed
     (run,) = runs.iterdir()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     last = rows[-2]
     assert last["charts/phase"] == 2 and last["global_step"] > 0
     for name in ("rollout/reward", "losses/policy_loss", "losses/critic_loss", "replay/steps", "eval/success"):
@@ -146,7 +147,7 @@ def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
     play_run(tmp_path, "--loss", "sft", "--no-curriculum", "--judge", "env", "--num-phases", "1", "--no-replay")
     (run,) = tmp_path.iterdir()
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     assert not any(name.startswith(("orm", "losses/critic", "replay")) for row in rows for name in row)
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
     assert len(rollouts) == 6 and all(t.reward == (t.verdict and t.outcome == "exit") for t in rollouts)

@@ -1,7 +1,6 @@
 """digirl.py: its equations against slow computations, and whole runs on simulated phones: killed and resumed bit for
 bit, bad input."""
 
-import json
 import random
 import re
 import signal
@@ -15,6 +14,7 @@ import torch
 import digirl
 from common import checkpoint, llm
 from common.replay import TrajectoryStore
+from common.run import read_metrics
 from digirl import Args, Learner
 from tests.scripts import run_script
 from tests.test_demo import spread
@@ -92,7 +92,7 @@ def run_digirl(runs_dir, *flags, kill=None, code=0):
 
 
 def metrics_of(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     clock = "time/", "charts/seconds"
     return [{name: repr(value) for name, value in row.items() if not name.startswith(clock)} for row in rows]
 

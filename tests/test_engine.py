@@ -12,6 +12,7 @@ from common import llm, vlm
 from common.engine import Engine
 from common.errors import EnvFault, UsageError
 from common.replay import TrajectoryStore
+from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import play_run
 from tests.test_vlm import qwen3
@@ -100,7 +101,7 @@ def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, 
     assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
     assert Server.unloaded == Server.loaded[:1]
     assert {body["model"] for body in Server.requests} == set(Server.loaded)  # never the base
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     assert max(row.get("rollout/logprob_gap", 0) for row in rows) < 1e-4 and "warning" not in out
     steps = [s for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1" for s in t.steps]
     assert all(len(s.logprobs) == len(s.action_ids) > 0 for s in steps)

@@ -209,7 +209,8 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
     assert [step[:3] for step in before] == [step[:3] for step in after]
     for (*_, old), (*_, new) in zip(before, after, strict=True):  # by the weights of that version
         assert new == pytest.approx(old, abs=1e-3)  # Adam makes 1e-6 to 1e-4 of another order of sums
-    finish(start(tmp_path / "two", *trained, "--lockstep", str(recorded), launch=LAUNCH))
+    out = finish(start(tmp_path / "two", *trained, "--lockstep", str(recorded), launch=LAUNCH))
+    assert "2 processes" in out
     for one, two in zip(batches(again[0]), batches(run_of(tmp_path / "two")), strict=True):  # two learners
         for name in ("losses/policy_loss", "losses/grad_norm", "losses/clip_fraction", "losses/approx_kl"):
             if name in one:  # where no group differs in its rewards nothing is trained on

@@ -175,6 +175,60 @@ def test_lora_trains_adapters_only():
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters() if p.requires_grad)
 
 
+def small_model(name, **settings):
+    """A random model of two layers, of a family that transformers knows."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    shape = dict(vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2)
+    shape |= dict(num_key_value_heads=2, head_dim=16, pad_token_id=0, eos_token_id=1, bos_token_id=2)
+    config = AutoConfig.for_model(name, **shape, **settings)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(20)  # or no cap would be felt
+    return model
+
+
+@pytest.mark.parametrize(
+    "name, settings",
+    [
+        ("llama", {}),
+        ("gemma2", dict(final_logit_softcapping=2.0)),
+        ("granite", dict(logits_scaling=4.0)),
+        ("cohere", dict(logit_scale=0.25)),
+    ],
+)
+def test_logprobs_are_those_of_the_models_own_forward(name, settings):
+    model, tokenizer = small_model(name, **settings), SimpleNamespace(pad_token_id=0)
+    prompt, action = [5, 6, 7, 8], [9, 10, 11]
+    with torch.no_grad():
+        own = model(input_ids=torch.tensor([prompt + action])).logits.log_softmax(dim=-1)[0, 3:6]
+        ours, _ = llm.token_logprobs(model, tokenizer, [prompt], [action])
+        (whole,) = llm.action_logits(model, tokenizer, [prompt], [action])
+        head = llm.Head(model)
+        hidden, _ = llm.hidden_states(model, [prompt + action], 0)
+    assert torch.allclose(ours[0], own[range(3), action], atol=1e-5)
+    assert torch.allclose(whole.log_softmax(dim=-1), own, atol=1e-5)
+    assert torch.allclose(head(hidden, [3, 4]), head(hidden)[..., [3, 4]], atol=1e-5)  # what the judge compares
+    plain = model.get_output_embeddings()(hidden).log_softmax(dim=-1)[0, 3:6]
+    assert (plain - own).abs().max() > 0.1 or name == "llama"  # the matrix alone is not enough
+    llm.check_head(model, model.get_decoder(), name)
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
+    model = small_model("llama")
+    own = model.forward
+
+    def scaled(*args, **settings):
+        out = own(*args, **settings)
+        out.logits = out.logits * 0.5
+        return out
+
+    monkeypatch.setattr(model, "forward", scaled)
+    with pytest.raises(UsageError, match="'mine' caps or scales its logits"):
+        llm.check_head(model, model.get_decoder(), "mine")
+
+
 def test_adapters_take_their_inputs_as_they_are(monkeypatch):
     """As on a GPU: a base in bfloat16, adapters in float32, autocast. PEFT's widening of every input changes nothing
     but the time."""

@@ -1,10 +1,8 @@
-"""`accelerate launch webrl.py` on two processes gives the losses of one process with the whole batch."""
+"""webrl.py on two processes gives the losses of one process with the whole batch."""
 
 import itertools
-import json
 import math
 import os
-import socket
 import subprocess
 import sys
 
@@ -13,22 +11,13 @@ import torch
 
 from common import checkpoint, llm, parallel
 from common.replay import TrajectoryStore
+from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import ROOT, SMALL
 
 FLAGS = [*SMALL, *"--cpu-threads 1 --orm-refresh 3 --num-phases 1 --start-buffer both --floored-keep 1".split()]
-LAUNCH = "-m accelerate.commands.launch --cpu --num_processes 2 --num_machines 1 --mixed_precision no".split()
-
-
-FSDP = (
-    "-m torch.distributed.run --nproc_per_node 2 --master_port".split()
-)  # as accelerate launch --use_fsdp does on GPUs
-
-
-def free_port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return str(free.getsockname()[1])
+# Without GPUs `accelerate launch --cpu --num_processes 2` starts one process, which would be compared with itself.
+LAUNCH = "-m torch.distributed.run --standalone --nproc_per_node 2".split()
 
 
 def play_run(folder, *launch, flags=(), **variables):
@@ -62,7 +51,7 @@ def alone(tmp_path_factory, model):
 
 def check_the_same(one, two):
     """Losses, metrics, episodes and weights of two runs."""
-    rows = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, two)]
+    rows = [read_metrics(run) for run in (one, two)]
     assert len(rows[0]) == len(rows[1])
     compared = 0
     for a, b in zip(*rows, strict=True):
@@ -83,19 +72,20 @@ def check_the_same(one, two):
 
 def test_two_processes_give_the_losses_of_one(tmp_path, model, alone):
     two, out = play_run(tmp_path, *LAUNCH, flags=model)
-    assert out.count("run folder") == out.count("above the start") == 1  # the second process is silent
+    assert out.count("2 processes") == out.count("run folder") == out.count("above the start") == 1  # one speaks
     check_the_same(alone, two)
 
 
 def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(tmp_path, model, alone):
     fsdp = dict(ACCELERATE_USE_FSDP="true")
-    two, _ = play_run(tmp_path, *FSDP, free_port(), flags=model, **fsdp)
+    two, out = play_run(tmp_path, *LAUNCH, flags=model, **fsdp)
+    assert "2 processes" in out
     check_the_same(alone, two)
-    play_run(tmp_path, *FSDP, free_port(), flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
+    play_run(tmp_path, *LAUNCH, flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
     assert checkpoint.latest(two).state["phase"] == 2
     args = ("--lora-rank", "2")
     with pytest.raises(AssertionError, match="one of the two"):
-        play_run(tmp_path / "lora", *FSDP, free_port(), flags=args, **fsdp)
+        play_run(tmp_path / "lora", *LAUNCH, flags=args, **fsdp)
 
 
 def test_column_sums_do_not_depend_on_the_order_of_the_rows():

@@ -14,7 +14,7 @@ from benchmarks import control
 from common import checkpoint, llm
 from common.errors import UsageError
 from common.replay import TrajectoryStore
-from common.run import parse_args
+from common.run import parse_args, read_metrics
 from tests.scripts import run_script
 from webrl import TINY, Args
 
@@ -52,7 +52,7 @@ def play_run(runs_dir, *flags, kill=None):
 
 
 def metrics(run):
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = read_metrics(run)
     return [{name: repr(value) for name, value in row.items() if not name.startswith("time/")} for row in rows]
 
 

@@ -59,6 +59,7 @@ def test_folder_holds_arguments_script_and_metrics(tmp_path):
     rows = read_metrics(run.path)
     assert [row["global_step"] for row in rows] == [10, 20]
     assert rows[0]["losses/policy"] == 0.5 and math.isnan(rows[1]["losses/policy"])
+    assert "NaN" not in (run.path / "metrics.jsonl").read_text()  # which is not JSON
     assert rows[0]["time/other"] >= 0
 
 

@@ -122,6 +122,36 @@ def test_plots_are_written(runs, tmp_path):
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
     assert names == ["judge.png", "losses.png", "results.md", "sites.png", "success.png", "time.png"]
+    assert "| what differs | beta 0.1 (2 seeds) | beta 1.0 |" in done.stdout and "| beta | 0.1 | 1.0 |" in done.stdout
+    done = subprocess.run(command[:-2], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and (tmp_path / "plots/results.md").is_file(), done.stderr
+    assert not list(tmp_path.glob("[abc]/plots"))  # the runs' own plots are not written over
+
+
+def test_metrics_of_ones_own_are_drawn(runs, tmp_path):
+    plot.write(plot.Args(runs, str(tmp_path / "out"), metrics=("losses/policy_loss", "orm/auc")))
+    assert (tmp_path / "out/metrics.png").is_file()
+    with pytest.raises(UsageError, match="--metrics losses/policy: no run has it; losses/policy_loss"):
+        plot.write(plot.Args(runs, str(tmp_path / "out"), metrics=("losses/policy",)))
+
+
+def test_runs_of_other_scripts_are_other_experiments(tmp_path):
+    """A copy of a script with a change in it, and its original: the flags say nothing of it."""
+    runs = tuple(fake_run(tmp_path / name, seed, 0.1, [0.3, 0.5]) for name, seed in zip("abcd", (1, 2, 1, 2)))
+    for run, text in zip(runs, "xxxy"):
+        (Path(run) / "webrl.py").write_text(text)
+    assert [group.seeds for group in plot.load(runs)] == [[1, 2, 1], [2]]
+    assert all("script webrl.py " in group.label for group in plot.load(runs))
+    for run in runs:  # the copy has a name of its own, and --exp-name is left out
+        (Path(run) / "args.json").write_text(json.dumps({"exp_name": "", "seed": 1}))
+    (Path(runs[3]) / "webrl.py").rename(Path(runs[3]) / "mine.py")
+    assert [group.label for group in plot.load(runs)] == ["webrl (3 seeds)", "mine"]
+    assert "| script | webrl.py | mine.py |" in plot.differences(plot.load(runs))
+
+
+def test_what_does_not_vary_has_no_interval(runs):
+    same = plot.load((runs[0], runs[0]))
+    assert "| 0.500 |" in plot.table(same) and "[0.500, 0.500]" not in plot.table(same)
 
 
 def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_saw_them(tmp_path, tiny_tokenizer):

@@ -2,16 +2,19 @@
 went.
 
     python tools/plot.py runs/RUN                        # PNG files in runs/RUN/plots
-    python tools/plot.py runs/A runs/B runs/C --out plots    # and a table of their results in plots/results.md
+    python tools/plot.py runs/A runs/B runs/C            # in plots/, with a table of their results in plots/results.md
+    python tools/plot.py runs/A runs/B --out comparison --metrics losses/policy_loss rollout/length
 
-Runs whose arguments differ in the seed alone are one curve: their mean and its 95 % interval (Student's t). A single
-run's success has the interval over its tasks instead (Wilson).
+Runs of the same script (as kept in their folders) whose arguments differ in the seed alone are one curve: their mean
+and its 95 % interval (Student's t). A single run's success has the interval over its tasks instead (Wilson).
 """
 
 import json
 import math
 import sys
+import zlib
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -33,33 +36,51 @@ class Args:
     runs: Annotated[tuple[str, ...], tyro.conf.Positional]
     """folders of runs"""
     out: str = ""
-    """folder to write to; empty: plots/ in the first run's folder"""
+    """folder to write to; empty: plots/ in the run's folder, for several runs plots/ here"""
     x: Literal["phase", "steps"] = "phase"
     """horizontal axis: phases (iterations), or environment steps of training"""
+    metrics: tuple[str, ...] = ()
+    """names of metrics to draw besides, in metrics.png"""
 
 
 @dataclass
 class Group:
-    """Runs that differ in the seed alone: `rows` is each run's list of metrics, `seeds` their seeds."""
+    """Runs that differ in the seed alone: `rows` is each run's list of metrics, `seeds` their seeds, `settings` their
+    arguments but for those of NO_SETTING, and the script."""
 
     label: str
     colour: str
     rows: list[list[dict]]
     seeds: list[int]
+    settings: dict
+
+
+def scripts_of(runs: tuple[str, ...]) -> list[str]:
+    """The script that made each run, by the name it has in the run's folder; where runs were made by different files
+    of one name, with a checksum. "" where there is none."""
+    kept = [next(iter(sorted(Path(run).glob("*.py"))), None) for run in runs]
+    sums = [zlib.crc32(path.read_bytes()) if path else 0 for path in kept]
+    found = []
+    for path, checksum in zip(kept, sums):
+        same = {other_sum for other, other_sum in zip(kept, sums) if path and other and other.name == path.name}
+        found.append("" if path is None else path.name if len(same) == 1 else f"{path.name} {checksum:08x}")
+    return found
 
 
 def load(runs: tuple[str, ...]) -> list[Group]:
-    """The runs, grouped by their arguments. A group's label is its --exp-name where that tells the groups apart, else
-    the arguments in which it differs from others."""
+    """The runs, grouped by their script and arguments. A group's label is its --exp-name where that tells the groups
+    apart, else what it differs in from others."""
     settings, seeds = [], {}
-    for run in runs:
+    for run, script in zip(runs, scripts_of(runs)):
         file = Path(run) / "args.json"
         known = json.loads(file.read_text()) if file.exists() else {"run": run}
         seeds[run] = known.get("seed", 0)
-        settings.append({name: value for name, value in known.items() if name not in NO_SETTING})
+        named = known.get("exp_name") or Path(script or "run").stem  # of a copy: its own
+        own = {"script": script} | {name: value for name, value in known.items() if name not in NO_SETTING}
+        settings.append(own | {"exp_name": named})
     names = list(dict.fromkeys(name for setting in settings for name in setting))
     varying = [name for name in names if len({repr(setting.get(name)) for setting in settings}) > 1]
-    named = [str(setting.get("exp_name", "run")) for setting in settings]
+    named = [str(setting["exp_name"]) for setting in settings]
     kinds = {(name, *(repr(setting.get(key)) for key in varying)) for name, setting in zip(named, settings)}
     found: dict[str, list[str]] = {}
     for run, setting, name in zip(runs, settings, named):
@@ -70,8 +91,18 @@ def load(runs: tuple[str, ...]) -> list[Group]:
     for (label, members), colour in zip(found.items(), COLOURS * len(found)):
         several = f" ({len(members)} seeds)" if len(members) > 1 else ""
         metrics = [read_metrics(run) for run in members]
-        groups.append(Group(label + several, colour, metrics, [seeds[run] for run in members]))
+        own = settings[runs.index(members[0])]
+        groups.append(Group(label + several, colour, metrics, [seeds[run] for run in members], own))
     return groups
+
+
+def differences(groups: list[Group]) -> str:
+    """Markdown: every argument in which the groups differ, a column each; empty where there is one group."""
+    names = list(dict.fromkeys(name for group in groups for name in group.settings))
+    names = [name for name in names if len({repr(group.settings.get(name)) for group in groups}) > 1]
+    lines = [["what differs", *(group.label for group in groups)]]
+    lines += [[name.replace("_", " "), *(str(group.settings.get(name, "")) for group in groups)] for name in names]
+    return markdown(lines) if len(groups) > 1 else ""
 
 
 def values(rows: list[dict], name: str, x: str) -> dict[float, float]:
@@ -192,6 +223,16 @@ def losses(groups: list[Group], x: str, plt):
     return panels(groups, metric_names(groups, "losses/"), x, plt, "Losses", None)
 
 
+def asked(groups: list[Group], names: tuple[str, ...], x: str, plt):
+    """The metrics that --metrics names. Raises UsageError for a name that no run has logged."""
+    known = metric_names(groups, "")
+    for name in names:
+        if name not in known:
+            close = get_close_matches(name, known, 3, 0.5)
+            raise UsageError(f"--metrics {name}: no run has it" + (f"; {' or '.join(close)}?" if close else ""))
+    return panels(groups, list(names), x, plt, "Metrics", None)
+
+
 def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limits):
     """One small panel a metric, every group in each."""
     lengths = {name: max(len(curve(group, name, x)) for group in groups) for name in names}
@@ -271,7 +312,8 @@ def show(interval: Interval, digits: int) -> str:
     """An interval for a table; nothing where there is no estimate."""
     if math.isnan(interval.estimate):
         return ""
-    spread = "" if math.isnan(interval.low) else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    known = not math.isnan(interval.low) and interval.low < interval.high  # of equal values nothing is known
+    spread = f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]" if known else ""
     return f"{interval.estimate:.{digits}f}{spread}"
 
 
@@ -345,7 +387,7 @@ def write(args: Args) -> list[Path]:
     """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
     groups = load(args.runs)
     plt = pyplot()
-    out = Path(args.out) if args.out else Path(args.runs[0]) / "plots"
+    out = Path(args.out or (Path(args.runs[0]) / "plots" if len(args.runs) == 1 else "plots"))
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -357,6 +399,7 @@ def write(args: Args) -> list[Path]:
         "groups": rollout_groups,
         "losses": losses,
         "time": time_breakdown,
+        "metrics": lambda groups, x, plt: asked(groups, args.metrics, x, plt) if args.metrics else None,
     }
     files = []
     for name, plot in plots.items():
@@ -370,7 +413,9 @@ def write(args: Args) -> list[Path]:
         plt.close(figure)
         files.append(out / f"{name}.png")
     (out / "results.md").write_text(
-        "\n".join(part for part in (table(groups), site_table(groups), judge_table(groups)) if part)
+        "\n".join(
+            part for part in (table(groups), differences(groups), site_table(groups), judge_table(groups)) if part
+        )
     )
     return [*files, out / "results.md"]
 
@@ -379,8 +424,8 @@ def main() -> None:
     args = tyro.cli(Args, description=__doc__)
     if not args.runs:
         raise UsageError("give at least one run: python tools/plot.py runs/RUN")
-    for file in write(args):
-        print(file)
+    *plots, results = write(args)
+    print("\n".join(map(str, plots)), results, "", results.read_text(), sep="\n")
 
 
 if __name__ == "__main__":
