@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+import grpo_async
 import webrl
 from common import llm, vlm
 from common.errors import UsageError
@@ -256,7 +257,9 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
     tokenizer.chat_template = TEMPLATE
     for part in (_, images, tokenizer):
         part.save_pretrained(tmp_path / "model")
-    prompt = evaluation.SeeingPrompt(vlm.load_processor(tmp_path / "model"), {"history_images": 2})
+    prompt = evaluation.SeeingPrompt(
+        grpo_async.agent_prompt, vlm.load_processor(tmp_path / "model"), {"history_images": 2}
+    )
     prompt.folder = tmp_path
     steps = [
         Step([], [], [], 0, "", f"go {number}", screenshot=f"{name}.png") for number, name in enumerate(["x", "one"])

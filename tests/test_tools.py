@@ -276,10 +276,24 @@ def test_a_policy_is_found_with_the_run_that_it_is_of(tmp_path):
         (run / "checkpoints" / step / "actor").mkdir(parents=True)
         (run / "checkpoints" / step / "meta.json").write_text("{}")
     (run / "args.json").write_text(json.dumps({"viewport": [96, 96]}))
-    (run / "grpo_async.py").write_text("")
+    (run / "mine.py").write_text("def agent_prompt(processor, instruction, steps, obs):\n    return 'mine'\n")
     actors = [str(run / "checkpoints" / step / "actor") for step in ("0001-0", "0002-78")]
     for given, model_id in ((str(run), actors[1]), *((actor, actor) for actor in actors)):
         found, script, settings = play.find_policy(given, "--policy")
-        assert found == model_id and script.__name__ == "grpo_async" and settings == {"viewport": [96, 96]}
-    for bare in ("assets/tiny", "owner/name"):
-        assert play.find_policy(bare, "--policy") == (bare, webrl, {})
+        assert found == model_id and settings == {"viewport": [96, 96]}
+        assert play.prompt_of(script, True)(None, "", [], {}) == "mine"  # the copy's own, kept in its run
+    with pytest.raises(UsageError, match="reads text, and mine.py has no prompt for it"):
+        play.prompt_of(script, False)
+    usual = [("assets/tiny", "arena", "webrl"), ("assets/tiny-vl", "gallery", "grpo_async")]
+    usual.append(("assets/tiny-vl", "phone/general", "distrl"))
+    for bare, env_id, name in usual:
+        found, script, settings = play.find_policy(bare, "--policy", env_id=env_id)
+        assert (found, Path(script.__file__).stem, settings) == (bare, name, {})
+    script = play.find_policy("assets/tiny", "--policy", "crps.py")[1]
+    assert script.agent_prompt.__code__.co_filename.endswith("crps.py")
+    (run / "mine.py").write_text("import nothing_of_that_name\n")
+    with pytest.raises(UsageError, match="mine.py does not run here .ModuleNotFoundError: .* --script FILE"):
+        play.find_policy(str(run), "--policy")
+    assert play.find_policy(str(run), "--policy", "grpo_async.py")[0] == actors[1]
+    with pytest.raises(UsageError, match="--script other.py: no such file"):
+        play.find_policy(str(run), "--policy", "other.py")

@@ -23,9 +23,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import distrl
 import envs
-import grpo_async
 import webrl
 from common import llm, visual, vlm
 from common.errors import EnvFault, TooManyFaults, UsageError
@@ -33,7 +31,7 @@ from common.rollout import Player
 from common.run import Run, parse_args, run_main
 from common.stats import MANY, evaluation_metrics, wilson
 from tools import view
-from tools.play import PHONE_EYES, eyes, find_policy, prompt_settings
+from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings
 
 # The columns of the WebRL paper's Table 1 for WebArena's sites. Tasks that begin on one site and need the encyclopedia
 # count for that site, as there; tasks on two sites are in the average alone, there and here.
@@ -78,6 +76,9 @@ class Args:
     model_id: str = ""
     """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id), computed
     here"""
+    script: str = ""
+    """the script whose prompt the model reads; empty: the one kept in the run's folder, for a bare model webrl.py, for
+    one that sees grpo_async.py, or distrl.py on phones"""
     policy: str = ""
     """URL of an OpenAI-compatible server; its key is read from OPENAI_API_KEY"""
     policy_model: str = ""
@@ -94,7 +95,7 @@ class Args:
 
 
 # What an evaluation measures: with another value it is another one.
-FIXED = """env_id split seed model_id policy policy_model prompt_format temperature max_new_tokens page_tokens
+FIXED = """env_id split seed model_id script policy policy_model prompt_format temperature max_new_tokens page_tokens
 max_steps viewport""".split()
 
 
@@ -191,7 +192,8 @@ def make_env(args, settings, format, count_tokens):
 
 
 def make_policy(args):
-    """The environment, and a Player's arguments for who plays it. Raises UsageError for what cannot be had."""
+    """The environment, and a Player's arguments for who plays it (and `max_steps`, of a run). Raises UsageError for
+    what cannot be had."""
     if args.policy:
         endpoint, script, settings = Endpoint(args), SimpleNamespace(), {}
         model, tokenizer, prompt = SimpleNamespace(generation_config=None), Bytes(), endpoint.prompt
@@ -201,22 +203,24 @@ def make_policy(args):
             return len(text) / CHARACTERS_A_TOKEN
 
     else:
-        endpoint, (model_id, script, settings) = None, find_policy(args.model_id, "--model-id")
+        endpoint = None
+        model_id, script, settings = find_policy(args.model_id, "--model-id", args.script, args.env_id)
         if llm.is_tiny(model_id):
             llm.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
         if vlm.sees(model_id) and args.prompt_format != "webrl":
-            return make_seeing(args, model_id, settings)
+            return make_seeing(args, model_id, script, settings)
         if args.prompt_format != "auto":
             settings = settings | {"prompt_format": args.prompt_format}
         model, tokenizer = llm.load(model_id)
-        own = prompt_settings(script.agent_prompt, settings)
+        make_prompt = prompt_of(script, False)
+        own = prompt_settings(make_prompt, settings)
         form = own.get("prompt_format", "auto")
         format = "webrl" if form == "webrl" else "compact"
         if hasattr(script, "is_chat") and args.env_id.partition("/")[0] in ("webshop", "alfworld"):
             format = "original" if script.is_chat(tokenizer, form) else "compact"  # crps.py's
 
         def prompt(instruction, steps, obs):
-            return script.agent_prompt(tokenizer, instruction, steps, obs, **own)
+            return make_prompt(tokenizer, instruction, steps, obs, **own)
 
         def count_tokens(text):
             return len(tokenizer.encode(text, add_special_tokens=False))
@@ -227,26 +231,28 @@ def make_policy(args):
         prompt=prompt,
         engine=endpoint,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
+        max_steps=settings.get("max_steps", 0),  # 0: the environment's
         read_action=getattr(script, "read_action", str),
     )
 
 
 class SeeingPrompt:
-    """The prompt of a model that sees. `folder` is the evaluation's, where earlier steps' screenshots are."""
+    """The `prompt` of a model that sees. `folder` is the evaluation's, where earlier steps' screenshots are: of the
+    last `history_images` rounds, this one included, they are shown."""
 
-    def __init__(self, processor, settings):
-        self.processor, self.settings, self.folder = processor, settings, None
+    def __init__(self, prompt, processor, settings):
+        self.prompt, self.processor, self.settings, self.folder = prompt, processor, settings, None
 
     def __call__(self, instruction, steps, obs):
-        shown = len(steps) - len(grpo_async.shown_steps(steps, self.settings.get("history_images", 1)))
+        first = len(steps) + 1 - self.settings.get("history_images", 1)
         steps = [
-            step if number < shown else replace(step, screenshot=(self.folder / step.screenshot).read_bytes())
+            step if number < first else replace(step, screenshot=(self.folder / step.screenshot).read_bytes())
             for number, step in enumerate(steps)
         ]
-        return grpo_async.agent_prompt(self.processor, instruction, steps, obs, **self.settings)
+        return self.prompt(self.processor, instruction, steps, obs, **self.settings)
 
 
-def make_seeing(args, model_id, settings):
+def make_seeing(args, model_id, script, settings):
     """The same for a model that sees."""
     if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
         raise UsageError(f"--model-id {args.model_id} sees, {args.env_id} has no pictures")
@@ -257,10 +263,8 @@ def make_seeing(args, model_id, settings):
     needs = dict(PHONE_EYES) if on_phone else eyes(settings) | {"real_input": args.real_input}
     if any(args.viewport):
         needs["viewport"] = tuple(args.viewport)
-    if on_phone:
-        prompt = partial(distrl.seeing_prompt, processor, **prompt_settings(distrl.seeing_prompt, settings))
-    else:
-        prompt = SeeingPrompt(processor, prompt_settings(grpo_async.agent_prompt, settings))
+    make_prompt = prompt_of(script, True)
+    prompt = SeeingPrompt(make_prompt, processor, prompt_settings(make_prompt, settings))
 
     def generate(model, tokenizer, *settings):
         return vlm.generate(model, processor, *settings)
@@ -271,6 +275,7 @@ def make_seeing(args, model_id, settings):
         prompt=prompt,
         generate=generate,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
+        max_steps=settings.get("max_steps", 0),  # 0: the environment's
         read_action=str if on_phone else partial(visual.read_action, size=needs["viewport"]),
     )
 
@@ -343,8 +348,8 @@ def main(args):
     if args.num_envs < 1:
         raise UsageError("--num-envs must be at least 1")
     env, policy = make_policy(args)
-    settings = {} if args.policy else find_policy(args.model_id, "--model-id")[2]
-    longest = args.max_steps or settings.get("max_steps", 0)
+    own = policy.pop("max_steps")
+    longest = args.max_steps or own
     tasks = [replace(task, max_steps=longest or task.max_steps) for task in env.tasks(args.split)]
     tasks = tasks[: args.num_tasks or None]
     with asyncio.Runner() as runner, open_run(args) as run:

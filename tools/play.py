@@ -3,6 +3,7 @@
     python tools/play.py --env-id arena --task 3
     python tools/play.py --task 3 --oracle
     python tools/play.py --task 3 --policy runs/RUN --headed     # the actor of the run's last checkpoint
+    python tools/play.py --task 3 --policy MODEL --script crps.py   # a bare model, with crps.py's prompt
     python tools/play.py --env-id site:tasks.json --record demos.jsonl      # a demonstration for --demos
 
 By hand, type an action in the full grammar or in short:
@@ -12,11 +13,12 @@ and `oracle` for the oracle's moves, `tasks WORD` to find tasks, `help`, `quit`.
 """
 
 import asyncio
-import importlib
+import importlib.util
 import inspect
 import json
 import re
 import sys
+import zlib
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -69,6 +71,9 @@ class Args:
     policy: str = ""
     """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id): it plays,
     you watch"""
+    script: str = ""
+    """the script whose prompt the policy reads; empty: the one kept in the run's folder, for a bare model webrl.py, for
+    one that sees grpo_async.py, or distrl.py on phones"""
     temperature: float = 0.0
     """the policy's sampling temperature; 0: greedy"""
     seed: int = 0
@@ -114,24 +119,67 @@ def show(obs: dict) -> None:
         print(style("31", f"  error: {obs['error']}"))
 
 
-def find_policy(name: str, flag: str):
+def load_script(path: Path):
+    """A script as a module, such as a run's folder keeps it. Raises UsageError where it does not run."""
+    name = f"script_{zlib.crc32(str(path.absolute()).encode()):08x}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # dataclasses look there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever an old or a changed script raises
+        del sys.modules[name]
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UsageError(f"{path} does not run here ({reason}); --script FILE takes another's prompt") from error
+    return module
+
+
+def find_policy(name: str, flag: str, script: str = "", env_id: str = ""):
     """Of a run's folder (its last checkpoint), of an actor in a run's checkpoints or its start, or of a bare model
-    (folder or hub id): the model's id, the script whose prompt it reads (the one that made the run; webrl.py for a bare
-    model) and the run's settings, {} for a bare model."""
+    (folder or hub id): the model's id, the script whose prompt it reads (`script`; else the one kept in the run's
+    folder, which made it; for a bare model webrl.py, for one that sees grpo_async.py or, on phones, distrl.py) and the
+    run's settings, {} for a bare model."""
+    from common import vlm
+
     given = Path(name)
     above = given.absolute().parents  # an actor is RUN/checkpoints/STEP/actor, or RUN/start
     run = above[2] if len(above) > 2 and above[1].name == "checkpoints" else given
     run = above[0] if given.name == "start" else run
     if not (run / "args.json").is_file():
-        return name, importlib.import_module("webrl"), {}
+        usual = "webrl.py" if not vlm.sees(name) else "distrl.py" if env_id.startswith("phone") else "grpo_async.py"
+        return name, script_module(script or usual), {}
     if run is given:
         checkpoint = latest(run)
         if checkpoint is None:
             raise UsageError(f"{flag} {run}: the run has no checkpoint yet")
         name = str(checkpoint.folder("actor"))
     settings = json.loads((run / "args.json").read_text())
-    script = next((p.stem for p in run.glob("*.py") if (ROOT / p.name).is_file()), "webrl")
-    return name, importlib.import_module(script), settings
+    if script:
+        return name, script_module(script), settings
+    kept = sorted(run.glob("*.py"))
+    if not kept:
+        raise UsageError(f"{flag} {run}: the run keeps no script; say with --script whose prompt it reads")
+    return name, load_script(kept[0]), settings
+
+
+def script_module(script: str):
+    """The script of --script: a file, or one of the project's by name. Raises UsageError where there is none."""
+    path = Path(script) if Path(script).is_file() else ROOT / script
+    if not path.is_file():
+        raise UsageError(f"--script {script}: no such file")
+    return load_script(path)
+
+
+def prompt_of(module, sees: bool):
+    """A script's function for prompts. Raises UsageError where it has none for such a model."""
+    # distrl.py plays by text and by sight; grpo_async.py by sight alone
+    name = "seeing_prompt" if sees and hasattr(module, "seeing_prompt") else "agent_prompt"
+    found = getattr(module, name, None)
+    takes = inspect.signature(found).parameters if found else {}
+    if ("processor" in takes) != sees:
+        kind = "sees" if sees else "reads text"
+        name = Path(module.__file__).name
+        raise UsageError(f"the model {kind}, and {name} has no prompt for it: --script takes another's")
+    return found
 
 
 def prompt_settings(prompt, settings: dict) -> dict:
@@ -151,23 +199,22 @@ PHONE_EYES = {"screenshots": True, "format": "aitw"}  # the same on phones: dist
 def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
-    import distrl
-    import grpo_async
     from common import llm, visual, vlm
 
-    model_id, module, settings = find_policy(args.policy, "--policy")
+    model_id, module, settings = find_policy(args.policy, "--policy", args.script, args.env_id)
+    make_prompt = prompt_of(module, vlm.sees(model_id))
     length = min(settings.get("max_new_tokens", 64), 2048)
     if llm.is_tiny(model_id):
         llm.use_threads(1)  # two inside an operation wait for each other
     if not vlm.sees(model_id):
         (model, tokenizer), generate, needs = llm.load(model_id), llm.generate, {}
-        reader, read_action, make_prompt = tokenizer, getattr(module, "read_action", str), module.agent_prompt
+        reader, read_action = tokenizer, getattr(module, "read_action", str)
     else:
         (model, reader), generate = vlm.load(model_id), vlm.generate
-        tokenizer, needs, make_prompt = reader.tokenizer, eyes(settings), grpo_async.agent_prompt
+        tokenizer, needs = reader.tokenizer, eyes(settings)
         read_action = partial(visual.read_action, size=needs["viewport"])
         if args.env_id.startswith("phone"):
-            needs, make_prompt, read_action = PHONE_EYES, distrl.seeing_prompt, str
+            needs, read_action = PHONE_EYES, str
     own = prompt_settings(make_prompt, settings)
 
     def act(instruction: str, steps: list[Step], obs: dict) -> Step:
