@@ -987,7 +987,7 @@ def train(args, env, run, player, learner, buffer):
     if learner.iteration < 0:
         before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
     elif args.test_before:
-        before = [t for t in run.trajectories if t.policy == "test before"]
+        before = [t for t in run.trajectories if t.kind == "test before"]
     while args.algorithm != "sft" and not finished(learner, player, args):
         run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
     if args.algorithm == "rft" and not learner.tuned:
@@ -1039,9 +1039,7 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
 
 def rejection_fine_tune(learner, player, args):
     """RFT: fine-tuning on the demonstrations and on every success of the run's rollouts."""
-    good = [
-        t for t in player.run.trajectories if t.policy in ("oracle", "demo") or (t.policy == "rollouts" and t.reward)
-    ]
+    good = [t for t in player.run.trajectories if t.kind == "demo" or (t.kind == "rollout" and t.reward)]
     with player.run.timer("training"):
         loss = fine_tune(learner, good, args)
     learner.tuned = True

@@ -278,7 +278,7 @@ def restore(learner, buffer, player, args):
     for name, network in learner.values.items():
         fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
         fsdp.load_optimizer(learner.value_optimizers[name], tensors[name])
-    buffer.extend(t for t in run.trajectories if t.policy == "rollouts")
+    buffer.extend(t for t in run.trajectories if t.kind == "rollout")
     player.set_state(state["player"])
     player.publish(learner.actor)
     learner.rng.setstate(tensors["rng"])
@@ -553,7 +553,7 @@ def train(args, env, run, player, learner):
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
-    before = [t for t in run.trajectories if t.policy == "test before"] if learner.iteration >= 0 else []
+    before = [t for t in run.trajectories if t.kind == "test before"] if learner.iteration >= 0 else []
     if learner.iteration < 0:
         before = start_actor(learner, player, train_tasks, test_tasks, args)
     iterations = args.iterations

@@ -1260,7 +1260,7 @@ def restore(host, args):
     system.lost = state["lost"]
     missing = set(range(state["begun"]))
     for trajectory in run.trajectories:
-        if trajectory.policy == "rollouts":
+        if trajectory.kind == "rollout":
             host.buffer.add(trajectory)
             system.steps += len(trajectory.steps)
             missing.discard(trajectory.place)
@@ -1301,7 +1301,7 @@ def evaluate(host, tasks, name):
     with host.run.timer("evaluation"):
         played = host.system.play_each(call, len(tasks))
     for trajectory, _ in played:
-        trajectory.phase, trajectory.policy = max(0, host.learner.iteration), name
+        trajectory.phase, trajectory.policy, trajectory.kind = max(0, host.learner.iteration), name, name
     keep(host.run, played)
     trajectories = [trajectory for trajectory, _ in played]
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
@@ -1325,7 +1325,8 @@ def receive(host, played):
         if success is None:
             host.unknown += 1
             continue
-        trajectory.reward, trajectory.policy, trajectory.phase = success, "rollouts", host.learner.iteration + 1
+        trajectory.policy, trajectory.kind = "rollouts", "rollout"
+        trajectory.reward, trajectory.phase = success, host.learner.iteration + 1
         known.append((trajectory, pictures))
     keep(host.run, known)
     for trajectory, _ in known:
@@ -1509,7 +1510,7 @@ def train(args, env, host):
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(host, args)
-        before = [t for t in run.trajectories if t.policy == "test before"]
+        before = [t for t in run.trajectories if t.kind == "test before"]
     else:
         before = start(host, train_tasks, test_tasks, args)
     if not args.sync:  # from now on the phones never wait

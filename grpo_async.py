@@ -717,7 +717,7 @@ def read_schedule(args):
     the group's number times G plus the member. Raises UsageError where that run does not fit."""
     schedule = {}
     for trajectory in TrajectoryStore(Path(args.lockstep) / "trajectories.jsonl"):
-        if trajectory.policy == "rollouts":
+        if trajectory.kind == "rollout":
             versions = [step.version for step in trajectory.steps]
             schedule.setdefault(trajectory.phase, {})[trajectory.place] = versions
     said = f"--lockstep {args.lockstep}: "
@@ -1093,7 +1093,7 @@ def evaluate(system, run, tasks, name, iteration, args):
         trajectories = [t for t in system.players.play_each(call, len(tasks)) if t is not None]
         pictures = system.pictures(names_of(trajectories))
     for trajectory in trajectories:
-        trajectory.phase, trajectory.policy = iteration, name
+        trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
     system.drop(names_of(trajectories))
     keep(run, trajectories, pictures)
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
@@ -1138,7 +1138,7 @@ def run_iteration(learner, system, run, eval_tasks, args):
     lag = staleness(groups, system.version)
     assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
     for trajectory in rollouts:
-        trajectory.phase, trajectory.policy = learner.iteration, "rollouts"
+        trajectory.phase, trajectory.policy, trajectory.kind = learner.iteration, "rollouts", "rollout"
     with run.timer("training"):
         set_advantages(groups, args)
         metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
@@ -1206,7 +1206,7 @@ def train(args, env, run, learner, system):
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, system, run, args)
-        before = [t for t in run.trajectories if t.policy == "test before"]
+        before = [t for t in run.trajectories if t.kind == "test before"]
     else:
         before = start_actor(learner, system, run, train_tasks, test_tasks, args)
     system.pool.open = not args.lockstep  # then a batch's rollouts are all that is played

@@ -439,18 +439,18 @@ class Memory:
     start_pages: dict = field(default_factory=dict)  # (site, seed of its world) -> what its first page says
 
     def add(self, trajectories, start_buffer):
-        """Take in trajectories whose rewards are set, each by the policy and purpose it was played for."""
+        """Take in trajectories whose rewards are set, each by what it was played for."""
         for t in trajectories:
-            if t.policy in ("oracle", "demo", "start-up", "refresh") or t.policy.startswith("ORM data"):
+            if t.kind in ("demo", "start", "label"):
                 self.labelled.append(t)
-            if t.policy not in ("oracle", "demo"):
+            if t.kind != "demo":
                 first = {"text": t.steps[0].observation, "error": "", "url": t.steps[0].url}
                 self.start_pages.setdefault((t.task.site, t.task.seed), first)
             elif start_buffer == "both":
                 self.replay_buffer.append(t)
-            if t.policy == "test before":
+            if t.kind == "test before":
                 self.before.append(t)
-            elif t.policy == "start-up" or t.policy.startswith("phase"):  # lines 2 to 5; lines 19, 20
+            elif t.kind in ("start", "rollout"):  # lines 2 to 5; lines 19, 20
                 self.known.add((t.task.instruction, t.task.site, t.task.seed))
                 self.rollouts.append(t)
                 self.replay_buffer += [t] if t.reward else []
@@ -748,19 +748,20 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
 
 def set_advantages(pairs, critic, pad_id, args):
     """Eq. 15, or the released code's or DigiRL's advantage, for the pairs, into their steps' `value` and `advantage`.
-    Only the states that are needed are valued."""
+    Only the states that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an
+    advantage that reads one of those."""
     first = [0] if args.loss == "digirl" else []  # its instruction level asks for V of the first page, too
     asked = [(t, place) for t, i in pairs for place in (i, i + 1, *first) if place < len(t.steps)]
     needed = {(id(t), place): (t, place) for t, place in asked}.values()
     states = [t.steps[i].prompt_ids for t, i in needed]
     values = state_values(critic, states, pad_id, args.micro_batch_tokens)
-    for (trajectory, i), value in zip(needed, values, strict=True):
-        trajectory.steps[i].value = value
     by_trajectory = {}
     for trajectory, i in pairs:
-        by_trajectory.setdefault(id(trajectory), (trajectory, []))[1].append(i)
-    for trajectory, places in by_trajectory.values():
-        value = torch.tensor([step.value or 0.0 for step in trajectory.steps])
+        unknown = torch.full((len(trajectory.steps),), math.nan)
+        by_trajectory.setdefault(id(trajectory), (trajectory, unknown, []))[2].append(i)
+    for (trajectory, i), value in zip(needed, values, strict=True):
+        trajectory.steps[i].value = by_trajectory[id(trajectory)][1][i] = value
+    for trajectory, value, places in by_trajectory.values():
         if args.loss == "released":
             advantage = released_advantages(value, trajectory.reward, args.gamma)
         elif args.loss == "digirl":
@@ -769,6 +770,8 @@ def set_advantages(pairs, critic, pad_id, args):
             advantage = advantages(value, trajectory.reward, args.gamma, args.lam)
         for i in places:
             trajectory.steps[i].advantage = advantage[i].item()
+            if math.isnan(advantage[i]):
+                raise ValueError("the advantage reads V of states other than t and t + 1: value these, too")
 
 
 def passed(pairs, quantile):
@@ -908,7 +911,7 @@ def train_orm(learner, labelled, epochs, args):
 
 def labelled_episodes(memory, args):
     """The run's own episodes that the ORM learns from: of the demonstrations at most --orm-demos, drawn at random."""
-    demos = [t for t in memory.labelled if t.policy in ("oracle", "demo")]
+    demos = [t for t in memory.labelled if t.kind == "demo"]
     drawn = random.Random(args.seed).sample(demos, min(len(demos), args.orm_demos))
     unwanted = {id(t) for t in demos} - {id(t) for t in drawn}
     return [t for t in memory.labelled if id(t) not in unwanted]
@@ -1230,7 +1233,7 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
 def fine_tuned_control(learner, memory, player, test_tasks, args):
     """What fine-tuning alone makes of the start, in as many updates on the demonstrations as reinforcement made: its
     test episodes."""
-    run, demos = player.run, [t for t in player.run.trajectories if t.policy in ("oracle", "demo")]
+    run, demos = player.run, [t for t in player.run.trajectories if t.kind == "demo"]
     if not demos or not learner.updates:
         return []
     run.say(f"control: the start, fine-tuned for {learner.updates} updates more on its demonstrations")
@@ -1256,7 +1259,7 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
     if not args.curriculum:
         return draw_tasks(train_tasks, args.instructions_per_phase, learner.rng), Counter()
     if args.fixed_instructions and phase > 1:
-        first = [t.task for t in memory.rollouts if t.policy == "phase 1"]
+        first = [t.task for t in memory.rollouts if t.kind == "rollout" and t.phase == 1]
         return draw_tasks(first or train_tasks, args.instructions_per_phase, learner.rng), Counter()
     # There is no trained critic before phase 1 unless it was warmed up.
     has_critic = phase > 1 or args.critic_warmup_epochs > 0

@@ -81,7 +81,7 @@ def finished_runs(script, runs_dir):
 
 def demonstrations(run):
     """What the run's start was fine-tuned on. Raises UsageError where there was nothing."""
-    demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy in ("oracle", "demo")]
+    demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.kind == "demo"]
     if not demos:
         raise UsageError(f"{run} has no demonstrations: its start was not fine-tuned, and there is no control")
     return demos

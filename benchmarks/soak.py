@@ -244,7 +244,7 @@ def main(args):
     faults = next(row["rollout/faults"] for row in reversed(rows) if "rollout/faults" in row)
     dropped = next(row["rollout/dropped"] for row in reversed(rows) if "rollout/dropped" in row)
     bad = traces(episodes)
-    judged = [t for t in episodes if t.policy.startswith("phase")]
+    judged = [t for t in episodes if t.kind == "rollout"]
     unjudged = [t for t in judged if t.judged is None]
     by_fifths = [fifths(some) for some in zip(*watcher.memory, strict=True)]  # of all processes, this one, the others
     whole, own, browser = (" ".join(f"{each:.0f}" for each in some) for some in by_fifths)

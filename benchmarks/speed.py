@@ -62,14 +62,14 @@ def play(args, folder, model, tokenizer, contexts, env, runner):
     player = Player(env, model, tokenizer, prompt, run, runner, contexts, settings.max_new_tokens)
     tasks = random.Random(args.seed).sample(env.tasks("train"), args.episodes)
     runner.run(env.reset(tasks[0]))  # the browser has started
-    player.play(tasks[:contexts], 1.0, 0, "warm-up")
+    player.play(tasks[:contexts], 1.0, 0, "warm-up", kind="rollout")
     if contexts < 4:
         tasks = tasks[: max(4, len(tasks) // 4)]
     run.timer.seconds.clear()
     run.timer.metrics()
     run.timer.seconds.clear()
     start, tokens = time.perf_counter(), player.tokens
-    played = player.play(tasks, 1.0, 1, f"{contexts} contexts")
+    played = player.play(tasks, 1.0, 1, f"{contexts} contexts", kind="rollout")
     seconds = time.perf_counter() - start
     generating = run.timer.metrics()["time/generation"]
     for slot in player.envs[1:]:

@@ -52,12 +52,28 @@ class Step:
         self.prompt_ids = array("i", self.prompt_ids)
 
 
+# What an episode is for: a demonstration; a rollout before the first phase, of training; episodes that only a judge
+# learns from; evaluation; the test of the start, of its fine-tuned control, of what was trained.
+KINDS = "demo", "start", "rollout", "label", "eval", "test before", "test control", "test after"
+TITLES = {"oracle": "demo", "start-up": "start", "refresh": "label", "rollouts": "rollout", "test": "eval"}
+
+
+def kind_of(title: str) -> str:
+    """The kind of the episodes that a run shows under this title; "" for a title of one's own."""
+    if title.startswith("phase "):
+        return "rollout"
+    if title.startswith("ORM data"):
+        return "label"
+    return title if title in KINDS else TITLES.get(title, "")
+
+
 @dataclass
 class Trajectory:
-    """One episode. `verdict` is the environment's own (None where it has none for this instruction), `score` a graded
-    one, `judged` the outcome reward model's, and `reward` the one training uses. `place` is its place among the tasks
-    that were played together; the first `prefix` steps are an earlier trajectory's, which the environment brought back.
-    A fault never becomes a trajectory."""
+    """One episode. `policy` is the title that it was played under and `kind` what it is for, one of KINDS. `verdict` is
+    the environment's own (None where it has none for this instruction), `score` a graded one, `judged` the outcome
+    reward model's, and `reward` the one training uses. `place` is its place among the tasks that were played together;
+    the first `prefix` steps are an earlier trajectory's, which the environment brought back. A fault never becomes a
+    trajectory."""
 
     task: Task
     seed: int
@@ -71,9 +87,13 @@ class Trajectory:
     reward: float = 0.0
     phase: int = 0
     policy: str = ""
+    kind: str = ""
     place: int = 0
     prefix: int = 0
     final_observation: str = ""
+
+    def __post_init__(self):
+        self.kind = self.kind or kind_of(self.policy)  # runs of before kept the title alone
 
     @property
     def success(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from common import fsdp, llm, parallel
 from common.engine import EnginePolicy
 from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
-from common.replay import Step, Trajectory
+from common.replay import KINDS, Step, Trajectory, kind_of
 from envs import Prefix
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
@@ -322,14 +322,20 @@ class Player:
         self.tokens = 0  # generated so far
         self.interrupted = False
 
-    def play(self, tasks, temperature, seed, name, phase=0, starts=None):
+    def play(self, tasks, temperature, seed, name, phase=0, starts=None, kind=""):
         """One trajectory a task at this temperature (0: greedy); those that ended without a fault, in tasks' order.
-        `starts` has for each task where it goes on from, (trajectory, t0), or None: from its beginning.
+        `starts` has for each task where it goes on from, (trajectory, t0), or None: from its beginning. `name` is the
+        episodes' title, `kind` what they are for, one of replay.KINDS: known of the titles that the scripts use, else
+        it must be given (ValueError).
 
         What the run had finished of them before it was stopped is taken from its folder, except in lockstep, where
         every batch must be as it would have been.
         """
         from tqdm import tqdm
+
+        kind = kind or kind_of(name)
+        if kind not in KINDS:
+            raise ValueError(f"play(name={name!r}): what are these episodes for? kind= one of {', '.join(KINDS)}")
 
         def generate(prompts, seeds):
             with self.run.timer("generation"):
@@ -360,6 +366,7 @@ class Player:
             if trajectory is not None:
                 won.append(trajectory.verdict or 0.0)
                 trajectory.phase, trajectory.policy, trajectory.place = phase, name, rest[place]
+                trajectory.kind = kind
                 finished[rest[place]] = trajectory
                 if not self.lockstep:
                     self.run.unfinished.append([trajectory])

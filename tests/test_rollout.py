@@ -146,6 +146,15 @@ def test_only_episodes_of_the_checkpoints_policy_are_taken_over(tmp_path):
     assert not player._finished_before([task], 3, "test after") and not player._finished_before([task], 4, "eval")
 
 
+def test_episodes_of_an_unknown_title_must_say_what_they_are_for():
+    """Their kind decides what becomes of them; a title alone once led them nowhere."""
+    player = rollout.Player.__new__(rollout.Player)
+    with pytest.raises(ValueError, match="play.name='warm-up'.: what are these episodes for. kind= one of demo, start"):
+        player.play(tasks(1), 1.0, 0, "warm-up")
+    with pytest.raises(ValueError, match="kind="):
+        player.play(tasks(1), 1.0, 0, "start-up", kind="warm-up")
+
+
 def test_too_many_faults_stop_the_run():
     log = rollout.FaultLog()
     with pytest.raises(TooManyFaults, match="ended in faults"):

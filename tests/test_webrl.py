@@ -113,6 +113,38 @@ def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
     assert webrl.passed([(made, 2), (made, 3)], 0.5) == [(made, 2), (made, 3)]
 
 
+def test_an_advantage_that_reads_a_state_without_a_value_is_an_error(monkeypatch):
+    """A user's GAE reads V of all states that follow; of a replayed pair two are valued, which once counted as 0."""
+
+    def gae(values, reward, gamma, lam):
+        rewards = torch.zeros_like(values)
+        rewards[-1] = reward
+        errors = rewards + gamma * torch.cat([values[1:], values.new_zeros(1)]) - values
+        return torch.stack([sum((gamma * lam) ** k * e for k, e in enumerate(errors[t:])) for t in range(len(values))])
+
+    monkeypatch.setattr(webrl, "advantages", gae)
+    made, args = trajectory(random.Random(3), 4, 1.0), make_args()
+    actor, tokenizer = webrl.llm.load(args.model_id)
+    critic = webrl.make_critic(actor)
+    made.steps[3].value = 0.9  # by an earlier critic: not to be used
+    with pytest.raises(ValueError, match="reads V of states other than t and t . 1"):
+        webrl.set_advantages([(made, 1)], critic, tokenizer.pad_token_id, args)
+    webrl.set_advantages([(made, 2)], critic, tokenizer.pad_token_id, args)  # all that follow are valued
+    webrl.set_advantages([(made, i) for i in range(4)], critic, tokenizer.pad_token_id, args)
+
+
+def test_the_kind_of_an_episode_not_its_title_says_what_becomes_of_it():
+    memory = webrl.Memory(set(), [])
+    task = Task("a", "shop", "buy", max_steps=3)
+
+    def episode(title, kind=""):
+        return Trajectory(task, 0, 0, [Step([1], [2], [-0.5], 0, "p", "exit()")], reward=1.0, policy=title, kind=kind)
+
+    memory.add([episode("warm-up", "start"), episode("phase 1"), episode("ORM data, T=1"), episode("eval")], "rollouts")
+    assert [t.policy for t in memory.labelled] == ["warm-up", "ORM data, T=1"]
+    assert [t.policy for t in memory.rollouts] == [t.policy for t in memory.replay_buffer] == ["warm-up", "phase 1"]
+
+
 def test_digirls_filters():
     rng = random.Random(2)
     rollouts = [trajectory(rng, 2, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
@@ -445,10 +477,10 @@ def test_the_orm_learns_from_so_many_demonstrations():
     rng = random.Random(0)
     labelled = [trajectory(rng, 1, 1.0) for _ in range(30)]
     for i, t in enumerate(labelled):
-        t.policy = "oracle" if i % 3 else "start-up"
+        t.kind = "demo" if i % 3 else "start"
     memory = webrl.Memory(set(), [], labelled=labelled)
     found = webrl.labelled_episodes(memory, make_args(orm_demos=4))
-    assert sum(t.policy == "oracle" for t in found) == 4 and sum(t.policy == "start-up" for t in found) == 10
+    assert sum(t.kind == "demo" for t in found) == 4 and sum(t.kind == "start" for t in found) == 10
     assert found == webrl.labelled_episodes(memory, make_args(orm_demos=4))  # the same after a resume
     assert webrl.labelled_episodes(memory, make_args(orm_demos=20)) == labelled
 
@@ -501,7 +533,7 @@ def test_fixed_instructions_are_those_of_phase_1():
     rng = random.Random(0)
     rollouts = [trajectory(rng, 1, 0.0) for _ in range(6)]
     for i, t in enumerate(rollouts):
-        t.task, t.policy = webrl.replace(t.task, instruction=f"do {i}"), ("start-up", "phase 1", "phase 2")[i % 3]
+        t.task, t.kind, t.phase = webrl.replace(t.task, instruction=f"do {i}"), "rollout" if i % 3 else "start", i % 3
     memory, learner = webrl.Memory(set(), [], rollouts=rollouts), SimpleNamespace(rng=random.Random(0))
     args = make_args(curriculum=True, fixed_instructions=True, instructions_per_phase=4)
     tasks, counts = webrl.phase_tasks(learner, memory, None, None, [], 3, args)

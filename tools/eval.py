@@ -360,7 +360,7 @@ def main(args):
         run.say("\n".join([f"run folder {run.path}", *notes]))
         player = Player(env, run=run, runner=runner, num_envs=args.num_envs, **policy)
         try:
-            trajectories = player.play(tasks, args.temperature, args.seed, args.split)
+            trajectories = player.play(tasks, args.temperature, args.seed, args.split, kind="eval")
         except (KeyboardInterrupt, TooManyFaults):
             run.say(f"go on with --resume {run.path}")
             raise

@@ -63,11 +63,7 @@ def labelled(run_path):
         raise UsageError(f"no run in {run_path}: give the folder that holds args.json") from error
     training = {task.task_id: task.instruction for task in envs.make(env_id).tasks("train")}
     for t in trajectories:
-        if (
-            t.verdict is not None
-            and t.policy not in ("oracle", "demo")
-            and training.get(t.task.task_id) == t.task.instruction
-        ):
+        if t.verdict is not None and t.kind != "demo" and training.get(t.task.task_id) == t.task.instruction:
             yield {
                 "instruction": t.task.instruction,
                 "actions": [step.action for step in t.steps],
