@@ -976,7 +976,7 @@ def train(args, env, run, player, learner, buffer):
 
     train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
     test_tasks = test_tasks[: args.test_tasks]
-    if all(task.config is None for task in train_tasks):
+    if not any(envs.has_check(env, task) for task in train_tasks):
         raise UsageError(
             f"{args.env_id}: no training task has a check of its own, and nothing else says what succeeded"
         )

@@ -547,7 +547,7 @@ def train(args, env, run, player, learner):
     buffer = deque(maxlen=args.buffer_size)
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
-    if all(task.config is None for task in train_tasks):
+    if not any(envs.has_check(env, task) for task in train_tasks):
         reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge-url URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
     run.say(f"run folder {run.path}")

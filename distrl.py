@@ -1589,7 +1589,7 @@ def main(args):
         args.judge_model = args.judge_model or served_model(args.judge_url, "--judge-url")
     env = make_env(args)  # its tasks; the workers have their own
     train_tasks = tasks_of(env, "train", args)
-    if not args.judge_url and all(task.config is None for task in train_tasks):
+    if not args.judge_url and not any(envs.has_check(env, task) for task in train_tasks):
         raise UsageError(f"{args.env_id}: no training task has a check of its own: --judge-url URL asks a judge")
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     if parallel.is_main():

@@ -1199,7 +1199,7 @@ def train(args, env, run, learner, system):
         return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
 
     train_tasks = tasks("train")
-    played = [task for task in tasks("train", args.train_horizon) if task.config is not None]
+    played = [task for task in tasks("train", args.train_horizon) if envs.has_check(env, task)]
     eval_tasks, test_tasks = tasks("eval")[: args.eval_tasks], tasks("test")[: args.test_tasks]
     order = random.Random(args.seed).sample(played, len(played))
     system.pool.draw_task = lambda number: order[number % len(order)]
@@ -1254,7 +1254,7 @@ def main(args):
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
-    horizons = [task.max_steps for task in env.tasks("train") if task.config is not None]
+    horizons = [task.max_steps for task in env.tasks("train") if envs.has_check(env, task)]
     if not horizons:
         reason = "nothing else says what succeeded"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, and {reason}")

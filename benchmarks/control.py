@@ -126,14 +126,18 @@ def as_run(path, run, script, parts):
     return path
 
 
-def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16):
-    """Plays a policy (a run's folder, or an actor in it) on a split's first tasks, at the seed and the temperature that
-    the scripts evaluate with. Returns the evaluation's folder, the only one in `folder`, which is emptied before.
-    Raises UsageError where it fails."""
+def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16, tasks=()):
+    """Plays a policy (a run's folder, or an actor in it) on the split's tasks of these ids, in this order, or else on
+    its first ones, at the seed and the temperature that the scripts evaluate with. Returns the evaluation's folder, the
+    only one in `folder`, which is emptied before. Raises UsageError where it fails."""
     temperature = getattr(args, "eval_temperature", 0.0)
     command = ["--model-id", str(Path(policy).resolve()), "--env-id", args.env_id, "--split", split, "--seed", "1234"]
     command += ["--num-tasks", str(num_tasks), "--num-envs", str(num_envs), "--temperature", str(temperature)]
     shutil.rmtree(folder, ignore_errors=True)
+    if tasks:
+        named = Path(f"{folder}.tasks").resolve()
+        named.write_text("\n".join(tasks) + "\n")
+        command += ["--tasks", str(named)]
     command = [sys.executable, "tools/eval.py", *command, "--runs-dir", str(Path(folder).resolve())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:
@@ -143,7 +147,7 @@ def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16):
 
 
 def played(run, policy):
-    """{task_id: success} of a run's or an evaluation's episodes of that name."""
+    """{task_id: success} of a run's or an evaluation's episodes of that name, in the order they were played in."""
     return {t.task.task_id: t.success for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == policy}
 
 
@@ -170,7 +174,8 @@ def as_arm(script, begin, method, folder):
             raise UsageError("the arm that it is of was not measured, or its number of updates was not kept")
         path, *_ = trained_on(script, begin, updates, folder)
         args = settings_of(module_of(script), begin)
-        return evaluation(path, Path(f"{folder}-evaluation"), args, num_tasks=args.test_tasks)
+        tasks = list(played(begin, "test before"))
+        return evaluation(path, Path(f"{folder}-evaluation"), args, num_tasks=args.test_tasks, tasks=tasks)
     except UsageError as error:
         print(f"control of {begin}: {error}", flush=True)
         return None
@@ -190,7 +195,7 @@ def measure(script, run, options):
     control, demos, rate, loss = trained_on(script, run, updates, run / "control", *given)
     found = {}
     for name, policy in (("start", run / "start"), ("control", control)):
-        path = evaluation(policy, run / "evaluation", args, num_tasks=args.test_tasks, num_envs=options.num_envs)
+        path = evaluation(policy, run / "evaluation", args, num_envs=options.num_envs, tasks=list(after))
         found[name] = played(path, "test")
     shutil.rmtree(run / "evaluation")
     tasks = sorted(after.keys() & found["start"].keys() & found["control"].keys())

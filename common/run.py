@@ -210,9 +210,10 @@ class Run:
         """The newest checkpoint, or None."""
         return checkpoint.latest(self.path)
 
-    def summary(self, before: list, after: list, control: list = ()) -> None:
+    def summary(self, before: list, after: list, control: list = (), note: str = "") -> None:
         """Prints success (trajectories of the same tasks) of the start, of the control and after reinforcement, the
-        paired differences, where the time went and where to look. `before` and `control` may be empty."""
+        paired differences, a note on them, where the time went and where to look. `before` and `control` may be
+        empty."""
         lines = [f"Test success on {len(after)} held-out tasks (95 % intervals)"]
         names = "the start", "the control"  # which is the start, fine-tuned for as many updates as the run made
         played = dict(zip(names, (before, control))) | {"reinforcement": after}
@@ -227,6 +228,7 @@ class Run:
                 lines.append(f"  paired, above {name}: {difference}")
         if control and not difference.low > 0:  # of the last, the control
             lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
+        lines += [note] if note else []
         parts = self.timer.metrics()
         total = sum(parts.values()) or 1.0  # of a run that was ended before anything took time
         shares = ", ".join(f"{name.removeprefix('time/')} {seconds / total:.0%}" for name, seconds in parts.items())

@@ -5,6 +5,10 @@ return Gymnasium's tuples; `gym_env(env_id)` wraps one as a synchronous `gymnasi
 """
 
 import hashlib
+import importlib
+import inspect
+import os
+import sys
 from dataclasses import dataclass
 
 from common.errors import StateMismatch, UsageError
@@ -79,9 +83,137 @@ def full_name(env_id):
     return f"{name}-v{NEWEST[name]}{slash}{part}" if name in NEWEST else env_id
 
 
-# What a script may ask of any environment, and a phone has no use for: it has no browser, and its screens are short.
+def has_check(env, task):
+    """Whether the environment says itself what succeeded at this task: by the task's own check, or because it scores
+    every episode (`scores_all`)."""
+    return task.config is not None or getattr(env, "scores_all", False)
+
+
+# What scripts offer to any environment: text and phones have no pages, phones no port, text no pictures.
 PAGE_OPTIONS = "port", "page_tokens", "count_tokens", "real_input"
 SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
+PICTURE_OPTIONS = "screenshots", "viewport", "paced"
+
+
+def without(options, names):
+    return {name: value for name, value in options.items() if name not in names}
+
+
+def text_options(env_id, options):
+    """The options for an environment of text alone. Raises UsageError where pictures are asked for."""
+    if options.get("screenshots"):
+        raise UsageError(f"--env-id {env_id} is text: there is no picture of it, for an agent that sees or to keep")
+    return without(options, PAGE_OPTIONS + PICTURE_OPTIONS)
+
+
+def _webshop(env_id, part, path, options):
+    from envs.webshop import WebShop
+
+    return WebShop(**text_options(env_id, options))
+
+
+def _webshop_pages(env_id, part, path, options):
+    from envs.webshop.pages import WebShopPages
+
+    return WebShopPages(**options)
+
+
+def _alfworld(env_id, part, path, options):
+    from envs.alfworld import ALFWorld
+
+    return ALFWorld(**text_options(env_id, options) | ({"size": part} if part else {}))
+
+
+def _site(env_id, part, path, options):
+    from envs.site import Site
+
+    return Site(_file_of(env_id, path, options), **without(options, ("port", "tasks")))
+
+
+def _webgym(env_id, part, path, options):
+    from envs.webgym import WebGym
+
+    return WebGym(_file_of(env_id, path, options), **without(options, ("port", "tasks")))
+
+
+def _file_of(env_id, path, options):
+    name = env_id.partition(":")[0]
+    if not (path := options.get("tasks") or path):
+        page = "hacking" if name == "site" else "webgym"
+        way = f"{name}:FILE, or --tasks FILE where the script has it"
+        raise UsageError(f"--env-id {name} needs a file of tasks: {way} (docs/{page}.md has an example)")
+    return path
+
+
+def _webarena(env_id, part, path, options):
+    from envs.webarena_sites import WebArena
+
+    name = env_id.partition(":")[0].partition("/")[0]
+    return WebArena(name, path, part.split("+") if part else None, **without(options, ("port",)))
+
+
+def _miniwob(env_id, part, path, options):
+    from envs.miniwob import MiniWoB
+
+    return MiniWoB(part, **without(options, ("port",)))
+
+
+def _phone(env_id, part, path, options):
+    from envs.phone import attached, simulated
+
+    name, tasks, serials = env_id.partition("/")[0], options.pop("tasks", ""), options.pop("serials", ())
+    options = without(options, PAGE_OPTIONS)
+    if env_id.partition(":")[0] == "phone" and (path or tasks or serials):
+        if not (path := tasks or path) or not serials:
+            raise UsageError("your own phones: --env-id phone:FILE --serials NAME.. (docs/android.md has an example)")
+        if options.pop("phone_delay", 0) not in (0, "0", ""):
+            raise UsageError("phone_delay is for simulated phones: yours take the time that they take")
+        return attached(path, serials, **without(options, ("viewport", "phone_spread")))
+    if serials:
+        raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
+    if full_name(name) not in ("phone-v1", "phone-adb-v1"):
+        raise UsageError(f"--env-id {env_id}: there are phone-v1 and phone-adb-v1")
+    return simulated(part.split("+") if part else None, adb=name.startswith("phone-adb"), **options)
+
+
+def _arena(env_id, part, path, options):
+    from envs.arena import VERSIONS, Arena
+
+    name = env_id.partition("/")[0]
+    known = VERSIONS.get(full_name(name))
+    if known is None:
+        versions = " and ".join(version for version in VERSIONS if version.startswith(name.partition("-")[0]))
+        raise UsageError(f"--env-id {env_id}: there is {versions}")
+    if known == ("gallery",):
+        return Arena(sites=known, only=part.split("+") if part else (), **options)
+    sites = part.split("+") if part else known
+    if not set(sites) <= set(known):
+        raise UsageError(f"--env-id {env_id}: its sites are {', '.join(known)} (join several with +)")
+    return Arena(sites=sites, **options)
+
+
+# name -> what makes it of (env_id, what is behind the "/", what is behind the ":", options)
+ENVIRONMENTS = {
+    "arena": _arena, "gallery": _arena, "webshop": _webshop, "webshop-pages": _webshop_pages, "alfworld": _alfworld,
+    "webarena": _webarena, "webarena-lite": _webarena, "miniwob": _miniwob, "phone": _phone, "phone-adb": _phone,
+    "site": _site, "webgym": _webgym,
+}  # fmt: skip
+WITH_TASKS = "site", "webgym", "webarena", "webarena-lite", "phone"  # those that take a file of tasks
+
+
+def _own(env_id, module, name, options):
+    """An environment of one's own, "module:Class": the class gets those of the script's options that it takes."""
+    sys.path.insert(0, os.getcwd())
+    try:
+        kind = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--env-id {env_id}: {error}") from error
+    finally:
+        sys.path.remove(os.getcwd())
+    takes = inspect.signature(kind).parameters
+    if options.get("screenshots") and "screenshots" not in takes:
+        raise UsageError(f"--env-id {env_id}: {name} takes no `screenshots`: there is no picture of it")
+    return kind(**{option: value for option, value in options.items() if option in takes})
 
 
 def make(env_id, **options):
@@ -97,93 +229,29 @@ def make(env_id, **options):
     "webshop-pages": WebShop in the browser; "alfworld/tiny", "alfworld/full": other rooms; "miniwob",
     "miniwob/click-test+enter-text": see envs/miniwob.py. "phone" (or "phone/general+shopping": some groups of its
     tasks): a simulated Android phone; "phone-adb": the same through a real adb server; "phone:tasks.jsonl" (or "phone"
-    and `tasks`) with `serials`: your own phones and emulators, see envs/phone. Raises UsageError for an unknown name.
+    and `tasks`) with `serials`: your own phones and emulators, see envs/phone. "module:Class": an environment of your
+    own, in a module that Python finds from here. Raises UsageError for an unknown name and for what a name cannot have.
     """
-    site = {name: options.pop(name) for name in SITE_OPTIONS if name in options}
-    serials = options.pop("serials", ())
-    if serials and not env_id.startswith("phone"):
-        raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
-    if env_id.startswith("phone"):
-        options = {name: value for name, value in options.items() if name not in PAGE_OPTIONS}
-    if env_id.startswith("webarena"):
-        options["tasks"] = site.pop("tasks", "")  # training instructions
     name, _, path = env_id.partition(":")
-    if name in ("site", "webgym"):
-        from envs.site import Site
-        from envs.webgym import WebGym
-
-        path = site.pop("tasks", "") or path
-        if not path:
-            page = "hacking" if name == "site" else "webgym"
-            way = f"{name}:FILE, or --tasks FILE where the script has it"
-            raise UsageError(f"--env-id {name} needs a file of tasks: {way} (docs/{page}.md has an example)")
-        options.pop("port", None)  # of a server that we start
-        return (Site if name == "site" else WebGym)(path, **site, **options)
-    if name == "phone" and (path or site.get("tasks") or serials):
-        from envs.phone import attached
-
-        path = site.pop("tasks", "") or path
-        if not path or not serials:
-            raise UsageError("your own phones: --env-id phone:FILE --serials NAME.. (docs/android.md has an example)")
-        if options.pop("phone_delay", 0) not in (0, "0", ""):
-            raise UsageError("phone_delay is for simulated phones: yours take the time that they take")
-        for other in ("viewport", "phone_spread"):
-            options.pop(other, None)
-        return attached(path, serials, **options)
-    if serials:
+    name, _, part = name.partition("/")
+    kind = name.partition("-v")[0] if name.partition("-v")[0] in NEWEST else name
+    if options.get("serials") and kind not in ("phone", "phone-adb"):
         raise UsageError(f"--serials is for --env-id phone:FILE, not {env_id}")
-    if given := [name for name in SITE_OPTIONS[:-1] if site.get(name)]:
+    known = kind in ENVIRONMENTS and (not path or kind in WITH_TASKS)
+    takes = SITE_OPTIONS if kind in ("site", "webgym") else SITE_OPTIONS[:1] if kind in WITH_TASKS else ()
+    # whether robots.txt is obeyed has a value in every script
+    if given := [option for option in SITE_OPTIONS[:-1] if option not in takes and options.get(option)]:
         raise UsageError(f"--{given[0].replace('_', '-')} is for --env-id site and webgym, not {env_id}")
-    if env_id == "webshop":
-        from envs.webshop import WebShop
-
-        return WebShop(**options)
-    if env_id == "webshop-pages":
-        from envs.webshop.pages import WebShopPages
-
-        return WebShopPages(**options)
-    if env_id.startswith("webarena"):
-        from envs.webarena_sites import BENCHMARKS, WebArena
-
-        name, _, path = env_id.partition(":")
-        name, _, part = name.partition("/")
-        if name in BENCHMARKS:
-            options.pop("port", None)
-            return WebArena(name, path, part.split("+") if part else None, **options)
-    name, _, part = env_id.partition("/")
-    if name == "alfworld":
-        from envs.alfworld import ALFWorld
-
-        return ALFWorld(**options | ({"size": part} if part else {}))
-    if name == "miniwob":
-        from envs.miniwob import MiniWoB
-
-        options.pop("port", None)
-        return MiniWoB(part, **options)
-    if name.partition("-v")[0] in ("phone", "phone-adb"):
-        from envs.phone import simulated
-
-        if full_name(name) not in ("phone-v1", "phone-adb-v1"):
-            raise UsageError(f"--env-id {env_id}: there are phone-v1 and phone-adb-v1")
-        return simulated(part.split("+") if part else None, adb=name.startswith("phone-adb"), **options)
-    if full_name(name).partition("-v")[0] in NEWEST:
-        from envs.arena import VERSIONS, Arena
-
-        known = VERSIONS.get(full_name(name))
-        if known is None:
-            versions = " and ".join(version for version in VERSIONS if version.startswith(name.partition("-")[0]))
-            raise UsageError(f"--env-id {env_id}: there is {versions}")
-        if known == ("gallery",):
-            return Arena(sites=known, only=part.split("+") if part else (), **options)
-        sites = part.split("+") if part else known
-        if set(sites) <= set(known):
-            return Arena(sites=sites, **options)
-        raise UsageError(f"--env-id {env_id}: its sites are {', '.join(known)} (join several with +)")
-    known = (
-        "arena (or arena/map, ..), gallery, webshop, webshop-pages, alfworld, webarena, webarena-lite, miniwob, phone"
+    options = without(options, [option for option in SITE_OPTIONS if option not in takes])
+    options = options if kind in ("phone", "phone-adb") else without(options, ("serials",))
+    if known:
+        return ENVIRONMENTS[kind](env_id, part, path, options)
+    if path and name not in ENVIRONMENTS:
+        return _own(env_id, name, path, options)
+    names = ", ".join(f"{name}:FILE" if name in ("site", "webgym") else name for name in ENVIRONMENTS)
+    raise UsageError(
+        f"--env-id {env_id}: there is no such environment; there are {names}, phone:FILE, and module:Class for your own"
     )
-    known += ", phone-adb, phone:FILE, site:FILE and webgym:FILE"
-    raise UsageError(f"--env-id {env_id}: there is no such environment; there are {known}")
 
 
 def gym_env(env_id, split="train", **options):

@@ -10,6 +10,7 @@ admissible actions are numbered elements: a small model learns to point at thing
 from dataclasses import dataclass
 
 from common.actions import Action, ActionError, format_action, parse
+from common.errors import UsageError
 from envs import Prefix, observation_hash, replay
 
 
@@ -47,7 +48,10 @@ class Page:
 
 
 class TextEnv:
-    """One episode slot; `fork()` gives another one. The contract of docs/environments.md, with `obs["actions"]`."""
+    """One episode slot; `fork()` gives another one. The contract of docs/environments.md, with `obs["actions"]`. Every
+    episode has a score."""
+
+    scores_all = True
 
     def __init__(self, format="compact"):
         self.format = format
@@ -62,6 +66,14 @@ class TextEnv:
         other.__dict__.update(self.__dict__)
         other._clear()
         return other
+
+    def vary(self, task, rng):
+        """Neighbouring instructions of `task`: nobody writes them here."""
+        raise UsageError(f"nothing varies the instructions of {type(self).__name__}: --no-curriculum")
+
+    def task_from_text(self, text, like):
+        """None: an instruction that is not among the tasks has no score."""
+        return None
 
     async def reset(self, task, seed=0):
         """Begin `task`: (obs, info). `seed` changes nothing: what is random in a world is so by `task.seed`."""

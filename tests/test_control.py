@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import crps
+import envs
 from benchmarks import comparison, control
 from common import llm
 from common.errors import UsageError
@@ -80,6 +81,19 @@ def test_the_same_tasks_with_the_outcomes_that_the_run_had(run, record):
     assert record["tasks"] == sorted(t.task.task_id for t in tests) and len(tests) == 16
     assert record["after"] == "".join(str(int(t.success)) for t in sorted(tests, key=lambda t: t.task.task_id))
     assert record["before"] and record["differ"] == 0  # so the evaluation is the run's own: seeds, temperature, prompt
+
+
+def test_a_script_that_tests_on_tasks_from_all_over_its_split_is_controlled_on_those(tmp_path):
+    """digirl.py and distrl.py spread their test tasks over the split; its first ones are others."""
+    flags = """--num-demos 4 --sft-epochs 1 --iterations 2 --batch-trajectories 8 --test-tasks 8 --eval-tasks 0
+    --no-filter-trajectories --no-filter-steps --instruction-updates 1 --step-updates 1 --actor-updates 2""".split()
+    done = run_script(["digirl.py", *flags, "--cpu-threads", "1", "--runs-dir", tmp_path])
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = tmp_path.iterdir()
+    record = control.measure("digirl.py", path, control.Args("digirl.py", cpu_threads=1))
+    tests = [t.task.task_id for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == "test after"]
+    assert record["tasks"] == sorted(tests) and len(tests) == 8 and record["differ"] == 0
+    assert tests != [task.task_id for task in envs.make("phone").tasks("test")[:8]]
 
 
 def test_as_an_arm_of_a_comparison_it_is_the_same(run, record, tmp_path, capsys):

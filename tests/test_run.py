@@ -111,8 +111,9 @@ def test_the_summary_holds_the_gain_against_the_control(tmp_path, capsys):
 
     start, control, after = played(0, 0, 0, 1), played(0, 0, 1, 1), played(0, 1, 1, 1)
     with Run.create(Args(), __file__, tmp_path) as run:
-        run.summary(start, after, control)
+        run.summary(start, after, control, "Others gain as much.")
         said = capsys.readouterr().out
+        assert "\nOthers gain as much.\nTook " in said
         for line in ("the start      0.250 [", "the control    0.500 [", "reinforcement  0.750 ["):
             assert line in said
         assert "above the start: 0.500 [" in said and "above the control: 0.250 [" in said

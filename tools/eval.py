@@ -59,6 +59,8 @@ class Args:
     """train, eval or test"""
     num_tasks: int = 0
     """tasks from the beginning of the split; 0: all"""
+    tasks: str = ""
+    """a file with the ids of the split's tasks to play, a line each, in that order; empty: num_tasks says which"""
     max_steps: int = 0
     """longest episode; 0: the run's own, or the environment's"""
     num_envs: int = 8
@@ -95,8 +97,8 @@ class Args:
 
 
 # What an evaluation measures: with another value it is another one.
-FIXED = """env_id split seed model_id script policy policy_model prompt_format temperature max_new_tokens page_tokens
-max_steps viewport""".split()
+FIXED = """env_id split tasks seed model_id script policy policy_model prompt_format temperature max_new_tokens
+page_tokens max_steps viewport""".split()
 
 
 class Bytes:
@@ -323,6 +325,19 @@ def report(run, tasks, trajectories):
         run.say(f"it {won / len(tasks):.3f}. --resume {run.path} plays them again")
 
 
+def named_tasks(tasks, file):
+    """Those of the tasks whose ids are in the file, in its order. Raises UsageError for an id that is none of them."""
+    try:
+        wanted = [line.strip() for line in Path(file).read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise UsageError(f"--tasks {file}: {error.strerror}") from error
+    by_id = {task.task_id: task for task in tasks}
+    unknown = [task_id for task_id in wanted if task_id not in by_id]
+    if unknown or not wanted:
+        raise UsageError(f"--tasks {file}: no task of this split: {', '.join(unknown[:5]) or 'the file is empty'}")
+    return [by_id[task_id] for task_id in wanted]
+
+
 def open_run(args):
     """The evaluation's folder, a new one or that of --resume."""
     if not args.resume:
@@ -351,7 +366,7 @@ def main(args):
     own = policy.pop("max_steps")
     longest = args.max_steps or own
     tasks = [replace(task, max_steps=longest or task.max_steps) for task in env.tasks(args.split)]
-    tasks = tasks[: args.num_tasks or None]
+    tasks = named_tasks(tasks, args.tasks) if args.tasks else tasks[: args.num_tasks or None]
     with asyncio.Runner() as runner, open_run(args) as run:
         if isinstance(policy["prompt"], SeeingPrompt):
             policy["prompt"].folder = run.path
