@@ -33,6 +33,56 @@ def test_a_name_holds_the_version_of_its_tasks():
             envs.make(name)
 
 
+DOORS = """
+from envs import Task
+from envs.text import Move, Page, TextEnv
+
+
+class Doors(TextEnv):
+    def tasks(self, split):
+        return [Task(f"{split}-{c}", "doors", f"open the {c} door", 3, split, template=c) for c in ("red", "blue")]
+
+    def oracle(self, task):
+        return [Move(f"open {task.template}")]
+
+    def _begin(self, task):
+        return self._page("two doors")
+
+    def _do(self, text):
+        return self._page("it opens", score=float(text == f"open {self._task.template}"))
+
+    def _page(self, text, **more):
+        actions = "open red", "open blue"
+        return Page(text, actions, lines=(text,), elements=tuple((action, "button") for action in actions), **more)
+"""
+SCRIPTS_OPTIONS = dict(page_tokens=100, count_tokens=len, port=0, real_input=False, screenshots=False, obey_robots=True)
+
+
+def test_an_environment_of_ones_own_needs_no_line_here(tmp_path, monkeypatch):
+    (tmp_path / "my_doors.py").write_text(DOORS)
+    monkeypatch.chdir(tmp_path)
+    env = envs.make("my_doors:Doors", **SCRIPTS_OPTIONS)
+    task = env.tasks("train")[0]
+    assert task.config is None and envs.has_check(env, task)  # it scores every episode
+    assert env.task_from_text("another", task) is None
+    with pytest.raises(UsageError, match="nothing varies the instructions of Doors: --no-curriculum"):
+        env.vary(task, None)
+    with pytest.raises(UsageError, match="my_doors:Doors: Doors takes no `screenshots`: there is no picture of it"):
+        envs.make("my_doors:Doors", screenshots=True)
+    for name, says in (("my_doors:Windows", "has no attribute 'Windows'"), ("your_doors:Doors", "No module named")):
+        with pytest.raises(UsageError, match=says):
+            envs.make(name)
+
+
+@pytest.mark.parametrize("name", ["webshop", "alfworld"])
+def test_text_environments_take_what_scripts_offer_and_have_no_pictures(name):
+    if name == "alfworld":
+        pytest.importorskip("textworld", reason="pip install -r requirements-alfworld.txt")
+    assert envs.make(name, **SCRIPTS_OPTIONS).scores_all
+    with pytest.raises(UsageError, match=f"--env-id {name} is text: there is no picture of it, for an agent that sees"):
+        envs.make(name, screenshots=True, viewport=(96, 96), paced=True)
+
+
 def test_one_site_has_its_own_tasks_only():
     env = envs.make("arena/forum")
     assert {task.site for task in env.tasks("eval")} == {"forum"}
