@@ -505,7 +505,7 @@ def make_learner(learner, args):
     if args.algorithm == "ppo":
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
-    if args.kl_coef and args.algorithm in ("grpo", "rloo", "ppo"):
+    if args.kl_coef and args.algorithm not in ("rft", "sft"):  # which make no update of their own
         learner.reference = llm.copy_network(learner.actor).eval()
 
 

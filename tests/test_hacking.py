@@ -1,0 +1,97 @@
+"""A script that a user copies and changes is an experiment of its own: its runs, its plots, its prompt."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from common.replay import TrajectoryStore
+from common.run import read_metrics
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = """--num-demos 24 --sft-epochs 2 --cpu-threads 2 --num-envs 16 --groups-per-iteration 2 --group-size 4
+--iterations 1 --total-steps 0 --eval-every 9 --test-tasks 6 --max-steps 6 --save-every 1""".split()
+# what the user changes in the copy: a loss, a flag, a metric, the prompt
+CHANGES = (
+    (
+        "    return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)\n",
+        "    return -ratio * advantages\n",
+    ),
+    (
+        "    exp_name: str",
+        '    my_scale: float = 1.0\n    """what my loss is multiplied by"""\n    exp_name: str',
+    ),
+    (
+        "        loss = policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)\n",
+        "        loss = args.my_scale * policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)\n",
+    ),
+    (
+        'metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}',
+        'metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates, "my/metric": 7.0}',
+    ),
+    ("Task Instruction: ", "My Instruction: "),
+)
+
+
+def python(*argv, code=0, cwd=ROOT):
+    command = [sys.executable, *map(str, argv)]
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with the copy, a run of it and a run of the original."""
+    folder = tmp_path_factory.mktemp("mine")
+    text = (ROOT / "crps.py").read_text()
+    for before, after in CHANGES:
+        assert before in text, before
+        text = text.replace(before, after, 1)
+    (folder / "mine.py").write_text(text)
+    python(folder / "mine.py", *SMALL, "--runs-dir", folder / "runs", "--my-scale", "2")
+    python("crps.py", *SMALL, "--runs-dir", folder / "runs", "--seed", "2")
+    return folder
+
+
+def run_of(place, name):
+    (run,) = place.glob(f"runs/webshop__{name}__*")
+    return run
+
+
+def test_the_copys_runs_are_its_own(place):
+    mine, original = run_of(place, "mine"), run_of(place, "crps")
+    assert (mine / "mine.py").is_file() and not (original / "mine.py").exists()
+    assert any(row.get("my/metric") == 7 for row in read_metrics(mine))
+    assert json.loads((mine / "args.json").read_text())["my_scale"] == 2
+    before = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
+    flags = [*SMALL, "--runs-dir", place / "runs", "--my-scale", "2"]
+    flags[flags.index("--iterations") + 1] = "2"
+    python(place / "mine.py", *flags, "--resume", "auto")
+    assert max(row.get("charts/iteration", 0) for row in read_metrics(mine)) == 2
+    assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == before
+    out = python("crps.py", "--resume", mine, code=2)
+    assert out.strip() == f"error: --resume {mine}: it is a run of mine.py, not of crps.py"
+
+
+def test_it_is_plotted_beside_the_original_as_another_experiment(place):
+    runs = run_of(place, "mine"), run_of(place, "crps")
+    out = python("tools/plot.py", *runs, "--out", place / "plots", "--metrics", "losses/policy_loss")
+    assert "| what differs | mine | crps |" in out and "| script | mine.py | crps.py |" in out
+    assert "| my scale | 2.0 |" in out and (place / "plots/metrics.png").is_file()
+
+
+def test_its_checkpoint_is_evaluated_with_its_own_prompt_and_its_episodes_are_shown(place):
+    mine = run_of(place, "mine")
+    python("tools/eval.py", "--env-id", "webshop", "--model-id", mine, "--num-tasks", 2, "--runs-dir", place / "evals")
+    (evaluation,) = (place / "evals").iterdir()
+    tokenizer = AutoTokenizer.from_pretrained(ROOT / "assets/tiny")
+    for run, word in ((evaluation, "My Instruction"), (run_of(place, "crps"), "Task Instruction")):
+        step = next(iter(TrajectoryStore(run / "trajectories.jsonl"))).steps[0]
+        assert tokenizer.decode(step.prompt_ids).startswith(word)
+    assert "episodes.html" in python("tools/view.py", mine)
