@@ -24,15 +24,15 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, optim, parallel
-from common.critic import make_critic, state_values, value_logits
-from common.engine import Engine
 from common.errors import TooManyFaults, UsageError
-from common.optim import adamw, mean_loss
+from common.lm import fsdp, llm, optim, parallel
+from common.lm.critic import make_critic, state_values, value_logits
+from common.lm.engine import Engine
+from common.lm.optim import adamw, mean_loss
+from common.lm.rollout import Player
+from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import pair_lengths, pairs_of, read_demos
-from common.rollout import Player
-from common.run import Run, check_ranges, parse_args, run_main
-from common.stats import evaluation_metrics, rollout_metrics
 from tools import plot, view
 
 

@@ -34,17 +34,17 @@ import torch
 import torch.nn.functional as F
 
 import envs
-from common import fsdp, llm, optim, parallel, vlm
-from common.cluster import start_ray
-from common.critic import make_critic, state_values, value_logits
 from common.errors import TooManyFaults, UsageError
-from common.evaluator import Album, Evaluator, Watched, served_model
-from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.players import Batcher, Players
+from common.lm import fsdp, llm, optim, parallel, vlm
+from common.lm.cluster import start_ray
+from common.lm.critic import make_critic, state_values, value_logits
+from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.players import Batcher, Players
+from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
+from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import pair_lengths, pairs_of, read_demos
-from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
-from common.run import Run, check_ranges, parse_args, run_main
-from common.stats import auc, evaluation_metrics, rollout_metrics
 from tools import plot, view
 
 

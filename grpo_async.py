@@ -34,16 +34,16 @@ from typing import Literal
 import torch
 
 import envs
-from common import fsdp, llm, optim, parallel, vlm
-from common.cluster import start_ray
-from common.engine import Engine, EngineServer
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.players import Batcher, Players
+from common.lm import fsdp, llm, optim, parallel, vlm
+from common.lm.cluster import start_ray
+from common.lm.engine import Engine, EngineServer
+from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.players import Batcher, Players
+from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
+from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import TrajectoryStore, pair_lengths, pairs_of
-from common.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
-from common.run import Run, check_ranges, parse_args, run_main
-from common.stats import evaluation_metrics, rollout_metrics
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 

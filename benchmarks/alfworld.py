@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # this file has the package's name, so its folder must not be on the path
 sys.path[:] = [str(ROOT), *(place for place in sys.path if Path(place).resolve() != ROOT / "benchmarks")]
 
-from common.run import run_main
+from common.lm.run import run_main
 from envs import alfworld, alfworld_engine
 from envs.alfworld import ALFWorld
 

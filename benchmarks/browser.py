@@ -34,7 +34,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.run import run_main
+from common.lm.run import run_main
 from envs.arena import SITES, VERSIONS
 from envs.arena.content import World
 from envs.arena.server import COOKIE, Server

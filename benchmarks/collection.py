@@ -26,9 +26,9 @@ sys.path.insert(0, str(ROOT))
 import distrl
 import envs
 from benchmarks.docs import write_docs
-from common import llm
-from common.cluster import start_ray
-from common.run import run_main
+from common.lm import llm
+from common.lm.cluster import start_ray
+from common.lm.run import run_main
 
 RESULTS = ROOT / "benchmarks/results/collection.jsonl"
 

@@ -11,9 +11,9 @@ import zlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from common.lm.run import read_metrics
+from common.lm.stats import Interval, mean_ci, paired_difference
 from common.replay import TrajectoryStore
-from common.run import read_metrics
-from common.stats import Interval, mean_ci, paired_difference
 
 ROOT = Path(__file__).resolve().parent.parent
 

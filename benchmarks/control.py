@@ -27,11 +27,11 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import comparison
 from benchmarks.docs import write_docs
-from common import fsdp, llm, vlm
 from common.errors import UsageError
+from common.lm import fsdp, llm, vlm
+from common.lm.run import read_metrics, run_main
+from common.lm.stats import mean_ci, paired_difference, wilson
 from common.replay import TrajectoryStore
-from common.run import read_metrics, run_main
-from common.stats import mean_ci, paired_difference, wilson
 
 RESULTS = ROOT / "benchmarks/results/control.jsonl"
 SCRIPTS = "webrl.py", "crps.py", "grpo_async.py", "distrl.py", "digirl.py"

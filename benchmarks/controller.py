@@ -20,8 +20,8 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.docs import write_docs
-from common.run import run_main
-from common.stats import mean_ci
+from common.lm.run import run_main
+from common.lm.stats import mean_ci
 from crps import SuffixController, initial_suffix
 
 LENGTHS = {"ALFWorld": (10, 40), "WebShop": (4, 9)}  # of a successful trajectory, shortest and longest

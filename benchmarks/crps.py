@@ -27,9 +27,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
-from common import checkpoint
-from common.run import run_main
-from common.stats import mean_ci
+from common.lm import checkpoint
+from common.lm.run import run_main
+from common.lm.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/crps.jsonl"
 MAIN = ("rft", "ppo", "rloo", "grpo", "replay", "crps", "control")

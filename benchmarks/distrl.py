@@ -27,10 +27,10 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
-from common import checkpoint
 from common.errors import UsageError
-from common.run import run_main
-from common.stats import mean_ci
+from common.lm import checkpoint
+from common.lm.run import run_main
+from common.lm.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/distrl.jsonl"
 MAIN = "distrl", "digirl", "filtered-bc", "digirl-sync", "digirl-alone", "control"
@@ -216,7 +216,7 @@ def success_table(arms):
 
 
 def failure_table(arms):
-    """How the test episodes failed, by the rules of common/stats.py."""
+    """How the test episodes failed, by the rules of common/lm/stats.py."""
     kinds = sorted({k for runs in arms.values() for r in runs.values() for k in r["test"] if k.startswith("error_")})
     heads = ["method", *(kind.removeprefix("error_").replace("_", " ") for kind in kinds), "steps"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]

@@ -23,9 +23,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.docs import write_docs
-from common import llm
 from common.errors import UsageError
-from common.run import run_main
+from common.lm import llm
+from common.lm.run import run_main
 
 DOCS = Path(__file__).resolve().parent.parent / "docs/gpu.md"
 SHAPES = {

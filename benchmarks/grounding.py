@@ -20,10 +20,10 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import envs
-from common import vlm
 from common.actions import parse
-from common.run import run_main
-from common.stats import wilson
+from common.lm import vlm
+from common.lm.run import run_main
+from common.lm.stats import wilson
 from common.visual import read_action
 from envs.arena.gallery import COLOURS, HELD_OUT, SIZES
 

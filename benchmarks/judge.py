@@ -19,9 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 from common.errors import EnvFault
-from common.evaluator import Album, Evaluator, Watched, served_model
-from common.run import run_main
-from common.stats import wilson
+from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.run import run_main
+from common.lm.stats import wilson
 from distrl import JUDGE_PROMPT
 
 

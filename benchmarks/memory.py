@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs
-from common.run import run_main
+from common.lm.run import run_main
 
 DOCS = ROOT / "docs/gpu.md"
 LAYOUTS = {
@@ -66,7 +66,7 @@ def step(layout, folder):
     import torch
 
     import webrl
-    from common import llm
+    from common.lm import llm
 
     torch.set_num_threads(2)
     llm.load("assets/tiny", lora_rank=1)  # what the libraries take is not the layout's

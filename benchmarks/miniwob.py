@@ -39,7 +39,7 @@ from benchmarks.browser import (
 from benchmarks.docs import write_docs
 from common.actions import Action, format_action, parse
 from common.errors import UsageError
-from common.run import run_main
+from common.lm.run import run_main
 from envs import miniwob
 from envs.arena.tasks import Move, resolve
 from envs.miniwob_oracles import SOLUTIONS

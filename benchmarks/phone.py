@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from benchmarks.docs import write_docs
 from common.android import AdbServer, Android
-from common.run import run_main
+from common.lm.run import run_main
 from envs.phone.adbd import Phones
 
 DOCS = ROOT / "docs/android.md"

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs
-from common.run import run_main
+from common.lm.run import run_main
 from grpo_async import STORE, Store, picture_name
 
 

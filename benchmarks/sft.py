@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison, control
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.run import run_main
-from common.stats import mean_ci
+from common.lm.run import run_main
+from common.lm.stats import mean_ci
 
 RESULTS = ROOT / "benchmarks/results/sft.jsonl"
 

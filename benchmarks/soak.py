@@ -32,9 +32,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import webrl
-from common import checkpoint, orm, rollout
+from common import orm
+from common.lm import checkpoint, rollout
+from common.lm.run import run_main
 from common.replay import TrajectoryStore
-from common.run import run_main
 from envs.arena import server
 
 MARK = "soak-fault"  # stands on every page that is broken on purpose: no stored episode may show it

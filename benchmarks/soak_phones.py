@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 import distrl
 from benchmarks.soak import fifths, shared_memory
+from common.lm.run import read_metrics, run_main
 from common.replay import TrajectoryStore
-from common.run import read_metrics, run_main
 
 
 @dataclass

@@ -28,9 +28,9 @@ sys.path.insert(0, str(ROOT))
 import envs
 import webrl
 from benchmarks.docs import write_docs
-from common import checkpoint, llm
-from common.rollout import Player
-from common.run import Run, run_main
+from common.lm import checkpoint, llm
+from common.lm.rollout import Player
+from common.lm.run import Run, run_main
 
 DOCS = ROOT / "docs/webrl.md"
 

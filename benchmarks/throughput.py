@@ -28,8 +28,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs
-from common import checkpoint
-from common.run import read_metrics, run_main
+from common.lm import checkpoint
+from common.lm.run import read_metrics, run_main
 from grpo_async import Pool
 
 RESULTS = ROOT / "benchmarks/results/throughput.jsonl"

@@ -36,11 +36,11 @@ import webrl
 from benchmarks import comparison, control
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
-from common import checkpoint
 from common.actions import parse
 from common.errors import UsageError
-from common.run import run_main
-from common.stats import mean_ci
+from common.lm import checkpoint
+from common.lm.run import run_main
+from common.lm.stats import mean_ci
 from envs.miniwob import SETS
 from envs.miniwob_oracles import SOLUTIONS
 

@@ -25,7 +25,7 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.run import run_main
+from common.lm.run import run_main
 from envs import webshop
 from envs.webshop import engine, records, reward
 

@@ -7,9 +7,9 @@ import math
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-from common import parallel
 from common.errors import UsageError
-from common.stats import auc
+from common.lm import parallel
+from common.lm.stats import auc
 
 JUDGE_SECONDS, JUDGE_CALLS = 60, 16  # of a served judge: for one answer, and at once
 
@@ -27,7 +27,7 @@ def yes_logit(model, tokenizer, prompts):
     """log P(YES) - log P(NO) as the next token of each prompt (token id lists): a tensor [N], with gradient."""
     import torch
 
-    from common import llm
+    from common.lm import llm
 
     yes, no = answer_ids(tokenizer, prompts[0])
     hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
@@ -38,7 +38,7 @@ def yes_logit(model, tokenizer, prompts):
 
 def p_yes(model, tokenizer, prompts, tokens=4096):
     """P(YES) / (P(YES) + P(NO)) for each prompt, as a list of floats; the trajectory is a success above 0.5."""
-    from common import llm
+    from common.lm import llm
 
     def score(batch):
         return yes_logit(model, tokenizer, batch).sigmoid()
@@ -53,7 +53,7 @@ def served_model(url):
     """
     import openai
 
-    from common import llm
+    from common.lm import llm
 
     client = openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=JUDGE_SECONDS, max_retries=3)
     try:
@@ -116,8 +116,8 @@ def train(
     import torch
     import torch.nn.functional as F
 
-    from common import llm
-    from common.optim import mean_loss
+    from common.lm import llm
+    from common.lm.optim import mean_loss
 
     yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
     rng = random.Random(seed)

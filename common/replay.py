@@ -15,9 +15,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.errors import UsageError
-from envs import Task
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class Task:
+    """One instruction in one world.
+
+    `seed` is the content seed of the world the task lives in; `config` is the task in WebArena's JSON schema (sites,
+    start_url, intent, intent_template, instantiation_dict, eval). `steps` is what the oracle needs, 0 where unknown.
+    """
+
+    task_id: str
+    site: str
+    instruction: str
+    max_steps: int
+    split: str = "train"
+    seed: int = 0
+    template: str = ""
+    requirements: int = 1
+    steps: int = 0
+    config: dict | None = None
+
+
+@dataclass(frozen=True)
+class Prefix:
+    """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
+
+    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state, or a phone's, and
+    `history` the paths of the tab's pages, the current one last; both are left out where only a replay can bring the
+    page back.
+    """
+
+    task: Task
+    actions: tuple[str, ...]
+    hashes: tuple[str, ...]
+    snapshot: object = None
+    history: tuple[str, ...] = ()
 
 
 @dataclass

@@ -9,29 +9,10 @@ import importlib
 import inspect
 import os
 import sys
-from dataclasses import dataclass
 
 from common.errors import StateMismatch, UsageError
-
-
-@dataclass(frozen=True)
-class Task:
-    """One instruction in one world.
-
-    `seed` is the content seed of the world the task lives in; `config` is the task in WebArena's JSON schema (sites,
-    start_url, intent, intent_template, instantiation_dict, eval). `steps` is what the oracle needs, 0 where unknown.
-    """
-
-    task_id: str
-    site: str
-    instruction: str
-    max_steps: int
-    split: str = "train"
-    seed: int = 0
-    template: str = ""
-    requirements: int = 1
-    steps: int = 0
-    config: dict | None = None
+from common.replay import Prefix as Prefix
+from common.replay import Task as Task  # the author of an environment finds them here
 
 
 def observation_hash(obs):
@@ -40,22 +21,6 @@ def observation_hash(obs):
     path = obs["url"].partition("://")[2].partition("/")[2]
     seen = "\n".join((path, obs["title"], obs["text"], *obs.get("actions", ())))
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True)
-class Prefix:
-    """The beginning of an episode, as `env.restore` wants it: what was done, and the hash of what was seen after it.
-
-    `hashes` has one entry more than `actions`: the start page's. `snapshot` is the server's state, or a phone's, and
-    `history` the paths of the tab's pages, the current one last; both are left out where only a replay can bring the
-    page back.
-    """
-
-    task: Task
-    actions: tuple[str, ...]
-    hashes: tuple[str, ...]
-    snapshot: object = None
-    history: tuple[str, ...] = ()
 
 
 async def replay(env, prefix):

@@ -4,8 +4,8 @@ It says whether an answer means the same as the reference, and whether a reporte
 the true one. Verdicts are read as the original reads its judge's: by the words it must use. The prompts are our own.
 """
 
-from common import llm
 from common.errors import EnvFault, UsageError
+from common.lm import llm
 
 SECONDS, RETRIES = 120, 4
 

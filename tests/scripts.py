@@ -16,7 +16,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.scripts", "common.llm", "common.run", "common.rollout", "peft", "accelerate"])
+_FORKS.set_forkserver_preload(
+    ["tests.scripts", "common.lm.llm", "common.lm.run", "common.lm.rollout", "peft", "accelerate"]
+)
 
 
 class Script:

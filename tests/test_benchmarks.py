@@ -27,8 +27,8 @@ from benchmarks.browsergym_worker import action_text, find_bid
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
 from common.errors import UsageError
+from common.lm.stats import mean_ci
 from common.replay import Step, Trajectory, TrajectoryStore
-from common.stats import mean_ci
 from envs import Task
 from envs.miniwob import SETS
 from tools.setup_chromium import installed

@@ -12,10 +12,10 @@ import torch
 import crps
 import envs
 from benchmarks import comparison, control
-from common import llm
 from common.errors import UsageError
+from common.lm import llm
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import run_script
 
 SMALL = """--num-demos 48 --sft-epochs 5 --cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 8

@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crps
-from common import llm
 from common.errors import UsageError
+from common.lm import llm
+from common.lm.rollout import Player
 from common.replay import Step, Trajectory
-from common.rollout import Player
 from envs import Task
 
 outcomes_ = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=12)

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from common import checkpoint, llm
+from common.lm import checkpoint, llm
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import spread
 from tests.test_parallel import LAUNCH
@@ -60,8 +60,8 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
     for part in ("Test success", "Task score", "Episodes", "Plots"):
         assert part in output
     for kill, iteration in (
-        (("common.llm", "gradient_step", 1), 0),  # the first batch's update
-        (("common.checkpoint", "save", 3), 2),  # the third batch is done but not saved
+        (("common.lm.llm", "gradient_step", 1), 0),  # the first batch's update
+        (("common.lm.checkpoint", "save", 3), 2),  # the third batch is done but not saved
     ):
         run_crps(cut, *flags, "--resume", "auto", kill=kill)
         (run,) = cut.iterdir()

@@ -16,8 +16,8 @@ import psutil
 import pytest
 
 from benchmarks import soak
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import Script, run_script
 from webrl import Args
 
@@ -178,7 +178,7 @@ def spread(name):
 
 
 def check_a_checkpoint_can_be_trained_on(tmp_path, folder):
-    from common import llm
+    from common.lm import llm
 
     model, tokenizer = llm.load(str(folder))
     done = llm.generate(model, tokenizer, [tokenizer.encode("Task Instruction: log out\nAction:\n")], [1])

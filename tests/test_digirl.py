@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import digirl
-from common import checkpoint, llm
+from common.lm import checkpoint, llm
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from digirl import Args, Learner
 from tests.scripts import run_script
 from tests.test_demo import spread
@@ -102,7 +102,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     output = run_digirl(whole)
     for part in ("demonstrations of", "Test success", "Episodes", "Plots"):
         assert part in output
-    run_digirl(cut, "--resume", "auto", kill=("common.checkpoint", "save", 3))  # the second round is not saved
+    run_digirl(cut, "--resume", "auto", kill=("common.lm.checkpoint", "save", 3))  # the second round is not saved
     (run,) = cut.iterdir()
     assert checkpoint.latest(run).state["counts"]["iteration"] == 1
     run_digirl(cut, "--resume", "auto")

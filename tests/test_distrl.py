@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import distrl
 from benchmarks import judge as judge_benchmark
-from common import llm
 from common.errors import EnvFault, EnvHang, UsageError
-from common.evaluator import Album, Evaluator, Watched, served_model
+from common.lm import llm
+from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.run import parse_args
 from common.replay import Step, Trajectory
-from common.run import parse_args
 from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task
 

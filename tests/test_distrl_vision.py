@@ -12,11 +12,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import distrl
-from common import llm, vlm
-from common.checkpoint import latest
 from common.errors import UsageError
+from common.lm import llm, vlm
+from common.lm.checkpoint import latest
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from distrl import Args, Learner
 from envs import make
 from tests import test_vlm

@@ -8,11 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import torch
 
-from common import llm, vlm
-from common.engine import Engine
 from common.errors import EnvFault, UsageError
+from common.lm import llm, vlm
+from common.lm.engine import Engine
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import play_run
 from tests.test_vlm import qwen3

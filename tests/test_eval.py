@@ -17,10 +17,10 @@ from PIL import Image
 
 import grpo_async
 import webrl
-from common import llm, vlm
 from common.errors import UsageError
+from common.lm import llm, vlm
+from common.lm.run import read_metrics
 from common.replay import Step, Trajectory, TrajectoryStore
-from common.run import read_metrics
 from envs import Task
 from envs.arena import tasks
 from tests.test_engine import TEMPLATE

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import webrl
-from common import llm
 from common.errors import UsageError
+from common.lm import llm
 from envs import Task
 
 

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import grpo_async
-from common import llm, visual, vlm
+from common import visual
 from common.actions import Action, ActionError, parse
 from common.errors import UsageError
+from common.lm import llm, vlm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights

@@ -14,9 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from common.checkpoint import latest
+from common.lm.checkpoint import latest
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_parallel import LAUNCH
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 24 --sft-epochs 2 --cpu-threads 2 --num-envs 16 --groups-per-iteration 2 --group-size 4

@@ -1,4 +1,4 @@
-"""common/llm.py and common/orm.py on small models that the tests make, and on the committed tiny base."""
+"""common/lm/llm.py and common/orm.py on small models that the tests make, and on the committed tiny base."""
 
 import math
 import random
@@ -8,8 +8,9 @@ import pytest
 import torch
 
 import webrl
-from common import llm, orm
+from common import orm
 from common.errors import UsageError
+from common.lm import llm
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from benchmarks.browser import measure
 from common.actions import parse
 from common.browser import Browser
 from common.errors import StateMismatch, UsageError
+from common.lm.rollout import demonstrate
 from common.replay import TrajectoryStore
-from common.rollout import demonstrate
 from common.visual import read_action, write_action
 from envs import miniwob
 from envs.miniwob import FRESH, SETS, TASKS, VARIED

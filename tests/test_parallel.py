@@ -9,9 +9,9 @@ import sys
 import pytest
 import torch
 
-from common import checkpoint, llm, parallel
+from common.lm import checkpoint, llm, parallel
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from tests.scripts import run_script
 from tests.test_demo import ROOT, SMALL
 

@@ -18,7 +18,7 @@ from PIL import Image
 import envs
 from common.android import AdbServer
 from common.errors import EnvFault, EnvHang, StateMismatch, UsageError
-from common.rollout import FaultLog, demonstrate, play_until_sound
+from common.lm.rollout import FaultLog, demonstrate, play_until_sound
 from envs import Prefix
 from envs.phone.adb import read_tasks
 from envs.phone.adbd import Phones

@@ -1,4 +1,4 @@
-"""common/players.py: slots that never stand still, and batches of what waits."""
+"""common/lm/players.py: slots that never stand still, and batches of what waits."""
 
 import asyncio
 import json
@@ -9,8 +9,8 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from common.errors import EnvFault, TooManyFaults
-from common.players import Batcher, Players
-from common.rollout import FaultLog
+from common.lm.players import Batcher, Players
+from common.lm.rollout import FaultLog
 
 
 @pytest.fixture(autouse=True)

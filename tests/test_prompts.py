@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 import webrl
-from common import llm, orm
+from common import orm
+from common.lm import llm
 from common.replay import Step, Trajectory
 from envs import Task
 

@@ -146,7 +146,7 @@ def test_images_are_stored_once_by_content(tmp_path):
 
 
 def test_import_is_light():
-    code = "import sys, common.replay, common.run, common.stats; print('torch' in sys.modules)"
+    code = "import sys, common.replay, common.lm.run, common.lm.stats; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 
 

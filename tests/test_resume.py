@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import control
-from common import checkpoint, llm
 from common.errors import UsageError
+from common.lm import checkpoint, llm
+from common.lm.run import parse_args, read_metrics
 from common.replay import TrajectoryStore
-from common.run import parse_args, read_metrics
 from tests.scripts import run_script
 from webrl import TINY, Args
 
@@ -60,10 +60,10 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     play_run(whole)
     for kill, phase in (
-        (("common.llm", "generate", 10), -1),  # the start-up's episodes, after the fine-tuning
-        (("common.llm", "gradient_step", 8), 0),  # phase 1's update
-        (("common.checkpoint", "_sync", 7), 0),  # while its checkpoint is being written
-        (("common.checkpoint", "save", 2), 1),  # phase 2 is done but not saved
+        (("common.lm.llm", "generate", 10), -1),  # the start-up's episodes, after the fine-tuning
+        (("common.lm.llm", "gradient_step", 8), 0),  # phase 1's update
+        (("common.lm.checkpoint", "_sync", 7), 0),  # while its checkpoint is being written
+        (("common.lm.checkpoint", "save", 2), 1),  # phase 2 is done but not saved
     ):
         play_run(cut, "--resume", "auto", kill=kill)
         (run,) = cut.iterdir()
@@ -104,7 +104,7 @@ def check_who_played_the_tests(run, folder):
 def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path):
     SMALL.remove("--lockstep")
     try:
-        play_run(tmp_path, kill=("common.rollout", "play_until_sound", 8 + 4 + 7))  # demonstrations, test, start-up
+        play_run(tmp_path, kill=("common.lm.rollout", "play_until_sound", 8 + 4 + 7))  # demonstrations, test, start-up
         (run,) = tmp_path.iterdir()
         finished = list(TrajectoryStore(run / "unfinished.jsonl"))
         assert {t.policy for t in finished} == {"test before", "start-up"}

@@ -1,4 +1,4 @@
-"""common/rollout.py: batching, independence of the batch, and faults that never become rewards.
+"""common/lm/rollout.py: batching, independence of the batch, and faults that never become rewards.
 
 The environment here is a counter in plain Python, so that every fault can be placed exactly; tests/test_demo.py does
 the same with Chromium killed in mid-run.
@@ -12,9 +12,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from common import rollout
 from common.errors import EnvFault, EnvHang, TooManyFaults
-from common.llm import Completion
+from common.lm import rollout
+from common.lm.llm import Completion
 from common.replay import TrajectoryStore
 from envs import Task
 

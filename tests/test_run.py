@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from common import checkpoint
 from common.errors import UsageError
+from common.lm import checkpoint
+from common.lm.run import Run, Timer, check_ranges, read_metrics
+from common.lm.stats import mean_ci, paired_difference, wilson
 from common.replay import Step, Trajectory
-from common.run import Run, Timer, check_ranges, read_metrics
-from common.stats import mean_ci, paired_difference, wilson
 from envs import Task
 
 ROOT = Path(__file__).parent.parent
@@ -171,7 +171,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr("common.run.time.perf_counter", clock.perf_counter)
+    monkeypatch.setattr("common.lm.run.time.perf_counter", clock.perf_counter)
     return clock
 
 
@@ -308,7 +308,7 @@ def test_a_checkpoint_that_fails_leaves_the_former_ones(tmp_path, monkeypatch):
 def test_killed_while_saving(tmp_path):
     code = f"""
 import os, signal
-from common import checkpoint
+from common.lm import checkpoint
 from pathlib import Path
 class Killer:
     def save_pretrained(self, folder):
@@ -369,7 +369,7 @@ def test_run_main(kind, body):
     code = f"""
 import asyncio, os, signal
 from common.errors import TooManyFaults, UsageError
-from common.run import run_main
+from common.lm.run import run_main
 {kind} main(seed):
     try:
         {body.replace("wait()", "signal.pause()" if kind == "def" else "await asyncio.Event().wait()")}
@@ -384,7 +384,7 @@ run_main(main, 3)
 
 
 def test_other_errors_keep_their_traceback():
-    done = python("from common.run import run_main\ndef main(): 1 / 0\nrun_main(main)")
+    done = python("from common.lm.run import run_main\ndef main(): 1 / 0\nrun_main(main)")
     assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
 
 
@@ -414,7 +414,7 @@ def test_metrics_survive_a_kill(tmp_path):
     code = f"""
 import os, signal
 from tests.test_run import Args
-from common.run import Run
+from common.lm.run import Run
 run = Run.create(Args(), "x.py", {str(tmp_path)!r})
 run.log({{"a": 1}}, step=1)
 os.kill(os.getpid(), signal.SIGKILL)

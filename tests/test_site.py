@@ -17,8 +17,8 @@ import pytest
 import envs
 from benchmarks import soak
 from common.errors import EnvFault, UsageError
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from common.run import read_metrics
 from envs.site import read_tasks
 from tests.scripts import run_script
 from webrl import Args

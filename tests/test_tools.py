@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import envs
 import webrl
-from common import checkpoint, llm
 from common.actions import parse
 from common.errors import UsageError
+from common.lm import checkpoint, llm
 from common.replay import Step, Trajectory, TrajectoryStore, read_labelled
 from tools import export, orm_data, play, plot
 

@@ -23,7 +23,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from common import vlm
+from common.lm import vlm
 
 WORDS = "<pad> <eos> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> user".split()
 WORDS += [f"w{n}" for n in range(60)]

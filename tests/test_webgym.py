@@ -17,9 +17,9 @@ from PIL import Image
 
 import envs
 from common.errors import Blocked, BudgetSpent, EnvFault, StateMismatch, UsageError
+from common.lm.rollout import FaultLog, play_until_sound
+from common.lm.stats import evaluation_metrics
 from common.replay import Trajectory
-from common.rollout import FaultLog, play_until_sound
-from common.stats import evaluation_metrics
 from envs import webgym_judge
 from envs.webgym import read_tasks, website_of
 from envs.webgym_judge import Episode, RubricJudge

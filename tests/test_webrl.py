@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import digirl
 import envs
 import webrl
-from common import llm, stats
 from common.errors import UsageError
+from common.lm import llm, stats
+from common.lm.rollout import Player
+from common.lm.run import Timer, parse_args
 from common.replay import Step, Trajectory
-from common.rollout import Player
-from common.run import Timer, parse_args
 from envs import Task
 
 values_ = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12)

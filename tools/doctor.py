@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT))
 from common import screen
 from common.android import KEYBOARD, AdbServer, Android, Refused
 from common.errors import EnvFault, UsageError
-from common.run import run_main
+from common.lm.run import run_main
 
 SETTINGS = "com.android.settings"
 SNAPSHOT = "cleangui-doctor"

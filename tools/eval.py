@@ -24,14 +24,14 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import envs
-import webrl
-from common import llm, visual, vlm
+from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.rollout import Player
-from common.run import Run, parse_args, run_main
-from common.stats import MANY, evaluation_metrics, wilson
+from common.lm import llm, vlm
+from common.lm.rollout import Player
+from common.lm.run import Run, parse_args, run_main
+from common.lm.stats import MANY, evaluation_metrics, wilson
 from tools import view
-from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings
+from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings, script_module
 
 # The columns of the WebRL paper's Table 1 for WebArena's sites. Tasks that begin on one site and need the encyclopedia
 # count for that site, as there; tasks on two sites are in the average alone, there and here.
@@ -120,6 +120,7 @@ class Endpoint:
         import openai
 
         self.url, self.released = args.policy, args.prompt_format == "webrl"
+        self.script = script_module(args.script or "webrl.py")
         self.client = openai.AsyncOpenAI(base_url=args.policy, api_key=llm.api_key(), timeout=600, max_retries=4)
         self.model = args.policy_model or self._only_model(openai)
         if not self.released:  # a wrong URL, key or name shows now, not in every episode
@@ -139,9 +140,9 @@ class Endpoint:
     def prompt(self, instruction, steps, obs):
         actions = [step.action for step in steps]
         if self.released:
-            text = webrl.released_prompt(LLAMA, instruction, actions, obs["text"])
+            text = self.script.released_prompt(LLAMA, instruction, actions, obs["text"])
         else:
-            text = webrl.agent_task(instruction, actions, obs)
+            text = self.script.agent_task(instruction, actions, obs)
         self.count += 1
         self.texts[self.count] = text
         return [self.count]
@@ -155,10 +156,13 @@ class Endpoint:
         settings |= {"seed": seed} if temperature else {}
         try:
             if self.released:
-                reply = await self.client.completions.create(prompt=text, stop=[webrl.END], **settings)
+                reply = await self.client.completions.create(prompt=text, stop=[self.script.END], **settings)
                 said = reply.choices[0].text
             else:
-                turns = [{"role": "system", "content": webrl.AGENT_SYSTEM_PROMPT}, {"role": "user", "content": text}]
+                turns = [
+                    {"role": "system", "content": self.script.AGENT_SYSTEM_PROMPT},
+                    {"role": "user", "content": text},
+                ]
                 reply = await self.client.chat.completions.create(messages=turns, **settings)
                 said = reply.choices[0].message.content
         except (openai.OpenAIError, IndexError) as error:

@@ -13,9 +13,9 @@ import tyro
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from common import checkpoint, llm
 from common.errors import UsageError
-from common.run import run_main
+from common.lm import checkpoint, llm
+from common.lm.run import run_main
 
 
 @dataclass

@@ -29,9 +29,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import envs
 from common.actions import Action, format_action
 from common.errors import UsageError
+from common.lm.rollout import BatchedPolicy, FaultLog, play_all
+from common.lm.run import run_main
 from common.replay import TrajectoryStore
-from common.rollout import BatchedPolicy, FaultLog, play_all
-from common.run import run_main
 
 Slip = Literal["quit", "skip", "elsewhere", "answer", "more"]
 

@@ -30,10 +30,10 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 from common.actions import ACTIONS, Action, format_action
-from common.checkpoint import latest
 from common.errors import UsageError
+from common.lm.checkpoint import latest
+from common.lm.run import run_main
 from common.replay import Step, append_lines
-from common.run import run_main
 
 VIEWPORT = 1280, 720  # where no run says another
 
@@ -138,7 +138,7 @@ def find_policy(name: str, flag: str, script: str = "", env_id: str = ""):
     (folder or hub id): the model's id, the script whose prompt it reads (`script`; else the one kept in the run's
     folder, which made it; for a bare model webrl.py, for one that sees grpo_async.py or, on phones, distrl.py) and the
     run's settings, {} for a bare model."""
-    from common import vlm
+    from common.lm import vlm
 
     given = Path(name)
     above = given.absolute().parents  # an actor is RUN/checkpoints/STEP/actor, or RUN/start
@@ -199,7 +199,8 @@ PHONE_EYES = {"screenshots": True, "format": "aitw"}  # the same on phones: dist
 def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
-    from common import llm, visual, vlm
+    from common import visual
+    from common.lm import llm, vlm
 
     model_id, module, settings = find_policy(args.policy, "--policy", args.script, args.env_id)
     make_prompt = prompt_of(module, vlm.sees(model_id))

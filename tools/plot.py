@@ -23,8 +23,8 @@ import tyro
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from common.errors import UsageError
-from common.run import read_metrics, run_main
-from common.stats import Interval, mean_ci, paired_difference
+from common.lm.run import read_metrics, run_main
+from common.lm.stats import Interval, mean_ci, paired_difference
 
 NO_SETTING = ("seed", "track", "wandb_project_name", "wandb_entity", "runs_dir", "port", "resume", "screenshots")
 COLOURS = ("#2f6db3", "#c8553d", "#3a8a5c", "#8a5fb0", "#b8862b", "#4aa3a8", "#7d7d7d")

@@ -38,9 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 import sys
 
 sys.path.insert(0, str(ROOT))
-from common import llm
 from common.errors import UsageError
-from common.run import run_main
+from common.lm import llm
+from common.lm.run import run_main
 from envs.arena import forum, shop
 from envs.arena import words as arena_words
 

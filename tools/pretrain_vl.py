@@ -46,7 +46,7 @@ from transformers import (
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from common.tiny_vision import TinyVisionConfig
+from common.lm.tiny_vision import TinyVisionConfig
 from envs.arena import gallery, gallery_tasks
 from envs.arena.gallery import COLOURS, COLUMNS, HELD_OUT, ROWS, SHAPES, SHELF, SIDE, SIZES
 
@@ -452,7 +452,7 @@ def write_card(args, out, parameters, rates):
     settings = {name: value for name, value in vars(args).items() if name != "out"}
     (out / "README.md").write_text(f"""# The tiny base model that sees
 
-A Llava-style model of {parameters:,} parameters (a convolutional tower of ours, common/tiny_vision.py), trained from
+A Llava-style model of {parameters:,} parameters (a convolutional tower of ours, common/lm/tiny_vision.py), trained from
 scratch on drawn pictures of single pages. It finds things by size, colour, shape and place, those of a list that are
 not in the basket yet, and the doors of their rooms, and counts some; it knows no task and no order of pages.
 

@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parent
 sys.path.insert(0, str(ROOT.parent))
 
 from common.errors import UsageError
+from common.lm.run import run_main
 from common.replay import Trajectory, TrajectoryStore
-from common.run import run_main
 
 
 @dataclass

@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import fsdp, parallel
 from common.errors import UsageError
+from common.lm import fsdp, parallel
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass
@@ -36,7 +36,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
     the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU);
     `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation;
-    `vision`: a model that takes pictures (common/vlm.py).
+    `vision`: a model that takes pictures (common/lm/vlm.py).
     A folder of adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises
     UsageError where there is no such model.
     """
@@ -330,7 +330,7 @@ def prefill(model, prompts, pad_id, room):
     import torch
     import torch.nn.functional as F
 
-    from common.cache import is_plain, with_room
+    from common.lm.cache import is_plain, with_room
 
     places = {}  # of each different prompt
     for place, prompt in enumerate(prompts):
@@ -436,7 +436,7 @@ def check_head(model, body, model_id):
     if not error < (1e-3 if model.dtype == torch.float32 else 0.05):
         raise UsageError(
             f"{model_id!r} caps or scales its logits in a way not known here (log-probs off by up to {error:.2g}): its "
-            "losses would be wrong; use another model, or tell `Head` in common/llm.py"
+            "losses would be wrong; use another model, or tell `Head` in common/lm/llm.py"
         )
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from common import llm, vlm
+from common.lm import llm, vlm
 
 
 def make_critic(actor):

@@ -7,8 +7,8 @@ token types); their processors and forward signatures say what, nothing here nam
 
 import inspect
 
-from common import llm
 from common.errors import UsageError
+from common.lm import llm
 from common.screen import load as load_picture
 
 
@@ -23,7 +23,7 @@ class Prompt(list):
 
 def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None):
     """(model in eval mode, processor) of a local folder or hub id; options and errors as of `llm.load`."""
-    from common import tiny_vision  # noqa: F401  registers its tower
+    from common.lm import tiny_vision  # noqa: F401  registers its tower
 
     model, _ = llm.load(model_id, lora_rank, load_in_4bit, gradient_checkpointing, device, vision=True)
     return model, load_processor(llm.find_model(model_id))
@@ -36,7 +36,7 @@ def sees(model_id):
 
     from transformers import AutoConfig
 
-    from common import tiny_vision  # noqa: F401  registers its tower
+    from common.lm import tiny_vision  # noqa: F401  registers its tower
 
     path = base = llm.find_model(model_id)
     adapters = Path(path) / "adapter_config.json"

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import EnvFault, TooManyFaults
+from common.lm.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog
 from common.replay import append_lines
-from common.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog
 
 RECENT = 256  # rollouts by which the trajectories of an hour are counted
 DEATHS = 3  # so many workers of a place in a row that never answered stop the run

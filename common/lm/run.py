@@ -24,11 +24,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from common import checkpoint, llm, parallel
-from common.checkpoint import Checkpoint
 from common.errors import EnvFault, TooManyFaults, UsageError
+from common.lm import checkpoint, llm, parallel
+from common.lm.checkpoint import Checkpoint
+from common.lm.stats import paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
-from common.stats import paired_difference, wilson
 
 
 class Timer:

@@ -4,8 +4,8 @@
 All processes must make the same calls: gathering a weight, and every pass through a layer, waits for the others.
 """
 
-from common import parallel
 from common.errors import UsageError
+from common.lm import parallel
 
 
 def shard(model):

@@ -9,8 +9,8 @@ import asyncio
 import time
 from pathlib import Path
 
-from common import llm
 from common.errors import EnvFault, UsageError
+from common.lm import llm
 from common.screen import message_part
 
 
@@ -127,7 +127,7 @@ class EngineServer:
     def __init__(self, url, model_id, max_new_tokens, store):
         import ray
 
-        from common import vlm
+        from common.lm import vlm
 
         processor = vlm.load_processor(llm.find_model(model_id))
         self.image_token = vlm.image_token(processor)

@@ -9,11 +9,10 @@ import shutil
 from collections import deque
 from dataclasses import dataclass, field, replace
 
-from common import fsdp, llm, parallel
-from common.engine import EnginePolicy
 from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
-from common.replay import KINDS, Step, Trajectory, kind_of
-from envs import Prefix
+from common.lm import fsdp, llm, parallel
+from common.lm.engine import EnginePolicy
+from common.replay import KINDS, Prefix, Step, Trajectory, kind_of
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
 BATCH_SHARE = 0.5  # of the active episodes must wait for the policy before a batch begins

@@ -5,8 +5,8 @@ import random
 
 import torch
 
-from common import llm, parallel
 from common.errors import UsageError
+from common.lm import llm, parallel
 from common.replay import pair_lengths
 
 

@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 
-from common import llm
 from common.errors import EnvFault, UsageError
+from common.lm import llm
 from common.screen import message_part
 
 STATUS = re.compile(r"\bstatus\W{1,8}(success|failure)\b", re.IGNORECASE)  # whole words: "unsuccessful" is none

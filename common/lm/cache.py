@@ -1,6 +1,6 @@
 """A key-value cache with room: a token is written in place, where transformers' own copies the whole cache for each.
 
-Imported by common/llm.py when it generates: transformers takes seconds to import.
+Imported by common/lm/llm.py when it generates: transformers takes seconds to import.
 """
 
 from transformers import DynamicCache
