@@ -30,10 +30,10 @@ import torch
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, llm, optim, parallel
+from common.lm import fsdp, learn, llm, parallel
 from common.lm.critic import make_critic, value_logits
 from common.lm.engine import Engine
-from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
@@ -646,7 +646,7 @@ def set_gae(groups, learner, args):
     pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
     prompts = [t.steps[i].prompt_ids for t, i in pairs]
     lengths = [len(prompt) for prompt in prompts]
-    values = llm.map_batches(
+    values = learn.map_batches(
         lambda batch: value_logits(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
     )
     values = iter(values)  # in the order of the pairs
@@ -669,7 +669,7 @@ def action_logprobs(model, pairs, learner, args):
         prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
         return llm.token_logprobs(model, learner.tokenizer, prompts, actions, args.temperature)[0]
 
-    scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
+    scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
     return {(id(t), i): row[: len(t.steps[i].action_ids)] for (t, i), row in zip(pairs, scores, strict=True)}
 
 
@@ -710,21 +710,15 @@ def update_actor(learner, groups, player, args):
         sums.append(torch.stack([(x * mask).sum() for x in (drift, clipped, kl.detach(), -logprobs.detach(), mask)]))
         return ((loss + args.kl_coef * kl) * mask).sum()
 
-    actor.train()
-    losses, norms = [], []
     progress = player.steps / args.total_steps if args.total_steps else learner.iteration / args.iterations
     rate = args.learning_rate * (warmup_cosine(min(1.0, progress), 0.02, 0.1) if args.anneal_lr else 1.0)
     set_learning_rate(learner.optimizer, rate)
-    for _ in range(args.update_epochs):
-        for batch in llm.random_batches(len(pairs), args.minibatch_size, learner.rng):
-            items = [pairs[i] for i in batch]
-            sizes, count = pair_lengths(items), sum(len(t.steps[i].action_ids) for t, i in items)
-            options = args.micro_batch_tokens, args.max_grad_norm
-            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, count, *options)
-            losses.append(loss)
-            norms.append(norm)
-            learner.updates += 1
-    actor.eval()
+    batches = learn.shuffled(pairs, args.minibatch_size, args.update_epochs, learner.rng)
+    counts = [sum(len(t.steps[i].action_ids) for t, i in batch) for batch in batches]  # a mean over tokens
+    losses, norms = learn.descend(
+        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+    )
+    learner.updates += len(batches)
     metrics |= {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
     if not losses:
         return metrics
@@ -749,22 +743,16 @@ def update_critic(learner, groups, args):
         targets = torch.tensor([t.steps[i].value for t, i in part], device=values.device)
         return 0.5 * ((values - targets) ** 2).sum()
 
-    critic.train()
-    losses = []
-    for _ in range(args.update_epochs):
-        for batch in llm.random_batches(len(pairs), args.minibatch_size, learner.rng):
-            items = [pairs[i] for i in batch]
-            lengths, count = [len(t.steps[i].prompt_ids) for t, i in items], len(items)
-            loss, _ = llm.gradient_step(
-                critic, learner.critic_optimizer, items, lengths, loss_sum, count, args.micro_batch_tokens
-            )
-            losses.append(loss)
-    critic.eval()
+    def lengths(part):
+        return [len(t.steps[i].prompt_ids) for t, i in part]
+
+    batches = learn.shuffled(pairs, args.minibatch_size, args.update_epochs, learner.rng)
+    losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
     return mean_loss(losses, "critic")
 
 
 def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
@@ -772,11 +760,8 @@ def fine_tune(learner, demos, args, updates=0):
         logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
         return -logprobs.sum()
 
-    actor.train()
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
-    actor.eval()
-    return loss
+    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -969,7 +954,7 @@ def train(args, env, run, player, learner, buffer):
     """Fine-tuning, the iterations, and the evaluations around them."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
 
     def tasks(split):
         return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]

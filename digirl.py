@@ -25,10 +25,10 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, llm, optim, parallel
+from common.lm import fsdp, learn, llm, parallel
 from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.engine import Engine
-from common.lm.optim import adamw, mean_loss
+from common.lm.learn import adamw, mean_loss
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
@@ -403,14 +403,11 @@ def fit(learner, name, examples, updates, args):
         labels = torch.tensor([label for _, label in part], device=logits.device)
         return value_loss(logits, labels) * len(part)
 
-    network.train()
-    losses = []
-    for _ in range(updates):
-        items = drawn(examples, args, learner.rng)
-        sizes = [len(state) for state, _ in items]
-        loss, _ = llm.gradient_step(network, optimizer, items, sizes, loss_sum, len(items), args.micro_batch_tokens)
-        losses.append(loss)
-    network.eval()
+    def lengths(part):
+        return [len(state) for state, _ in part]
+
+    batches = [drawn(examples, args, learner.rng) for _ in range(updates)]
+    losses, _ = learn.descend(network, optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
     return mean_loss(losses, "value")
 
 
@@ -426,20 +423,17 @@ def update_actor(learner, trajectories, args):
         advantages = torch.tensor([s.advantage for s in steps], device=logprobs.device)
         return policy_loss(logprobs, advantages) * len(steps)
 
-    actor.train()
-    losses, norms, trained = [], [], 0
+    batches, counts = [], []
     for _ in range(args.actor_updates):
         batch = drawn(pairs, args, learner.rng)
-        items = [(t, i) for t, i in batch if t.steps[i].advantage > 0]  # the others add 0
-        trained += len(items)
-        if not items:
-            continue
-        sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
-        loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(batch), *options)
-        losses.append(loss)
-        norms.append(norm)
-        learner.updates += 1
-    actor.eval()
+        if good := [(t, i) for t, i in batch if t.steps[i].advantage > 0]:  # the others add 0
+            batches.append(good)
+            counts.append(len(batch))
+    losses, norms = learn.descend(
+        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+    )
+    learner.updates += len(batches)
+    trained = sum(map(len, batches))
     metrics = {"losses/trained_steps": trained, "losses/passed_trajectories": len(trajectories)}
     if losses:
         norm = torch.stack(norms).mean().item()
@@ -448,7 +442,7 @@ def update_actor(learner, trajectories, args):
 
 
 def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
@@ -456,11 +450,8 @@ def fine_tune(learner, demos, args, updates=0):
         logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
         return -logprobs.sum()
 
-    actor.train()
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
-    actor.eval()
-    return loss
+    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -543,7 +534,7 @@ def train(args, env, run, player, learner):
     """Fine-tuning, the iterations, and the evaluations around them."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     buffer = deque(maxlen=args.buffer_size)
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)

@@ -35,11 +35,11 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, llm, optim, parallel, vlm
+from common.lm import fsdp, learn, llm, parallel, vlm
 from common.lm.cluster import start_ray
 from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
-from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, check_ranges, parse_args, run_main
@@ -1040,7 +1040,7 @@ def assess_all(learner, trajectories, args):
     def score(batch):
         return torch.stack(action_scores(learner, batch, args), dim=1)
 
-    scores = iter(llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
+    scores = iter(learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
     states = [learner.prompt(t.steps[i]) for t, i in pairs]
     values = iter(state_values(learner.critics["value"], states, pad_id, *limits))
     ends = [terminal_state(learner, t, args.trajectory_value) for t in trajectories]
@@ -1105,15 +1105,11 @@ def fit(learner, name, examples, epochs, args):
         targets = torch.tensor([target for _, target in part], device=logits.device)
         return critic_loss(logits, targets) * len(part)
 
-    critic.train()
-    losses = []
-    for _ in range(epochs):
-        for batch in llm.random_batches(len(examples), args.batch_size, learner.rng):
-            items = [examples[i] for i in batch]
-            sizes = [len(state) for state, _ in items]
-            loss, _ = llm.gradient_step(critic, optimizer, items, sizes, loss_sum, len(items), args.micro_batch_tokens)
-            losses.append(loss)
-    critic.eval()
+    def lengths(part):
+        return [len(state) for state, _ in part]
+
+    batches = learn.shuffled(examples, args.batch_size, epochs, learner.rng)
+    losses, _ = learn.descend(critic, optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
     return mean_loss(losses, "critic")
 
 
@@ -1147,17 +1143,11 @@ def update_actor(learner, trajectories, progress, args):
         sums.append(shown)
         return loss
 
-    actor.train()
-    losses, norms = [], []
-    for _ in range(args.actor_epochs):
-        for batch in llm.random_batches(len(pairs), args.batch_size, learner.rng):
-            items = [pairs[i] for i in batch]
-            sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
-            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(items), *options)
-            losses.append(loss)
-            norms.append(norm)
-            learner.updates += 1
-    actor.eval()
+    batches = learn.shuffled(pairs, args.batch_size, args.actor_epochs, learner.rng)
+    losses, norms = learn.descend(
+        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm
+    )
+    learner.updates += len(batches)
     if not losses:
         return metrics
     ratio, entropy = (x / (len(pairs) * args.actor_epochs) for x in parallel.column_sums(sums, 2, actor.device))
@@ -1196,19 +1186,17 @@ def assessment_metrics(trajectories, assessments, version):
 
 
 def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
     actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
 
     def loss_sum(part):
         return -token_logprobs(learner, part, 1.0).sum()
 
     if args.cpu_threads:
-        llm.use_threads(os.cpu_count())  # nothing else runs yet
-    actor.train()
-    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
-    actor.eval()
+        learn.use_threads(os.cpu_count())  # nothing else runs yet
+    loss = learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     return loss
 
 
@@ -1579,7 +1567,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     learner = Learner(*load_model(args), random.Random(args.seed))
     if learner.processor is not None and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")

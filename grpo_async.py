@@ -35,10 +35,10 @@ import torch
 
 import envs
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import fsdp, llm, optim, parallel, vlm
+from common.lm import fsdp, learn, llm, parallel, vlm
 from common.lm.cluster import start_ray
 from common.lm.engine import Engine, EngineServer
-from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, check_ranges, parse_args, run_main
@@ -948,7 +948,7 @@ def update_actor(learner, groups, pictures, version, args):
             return logprobs_of(actor, batch, pictures, learner, args)[0]
 
         pairs = pairs_of(trajectories)
-        scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
+        scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
         prox = {(id(t), i): row[: len(t.steps[i].logprobs)] for (t, i), row in zip(pairs, scores, strict=True)}
 
     def loss_sum(part):
@@ -971,22 +971,18 @@ def update_actor(learner, groups, pictures, version, args):
         sums.append(torch.stack([*parts, drift, entropy, count]))
         return (loss * weight[:, None]).sum()
 
-    train_mode(actor)
-    losses, norms = [], []
     rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
     set_learning_rate(learner.optimizer, rate)
-    for _ in range(args.update_epochs):
-        size = math.ceil(len(trajectories) / args.minibatches)
-        for batch in llm.random_batches(len(trajectories), max(1, size), learner.rng):
-            items = pairs_of([trajectories[i] for i in batch])
-            tokens = sum(len(t.steps[i].action_ids) for t, i in items)
-            count = tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(batch)
-            sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
-            loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, count, *options)
-            losses.append(loss)
-            norms.append(norm)
-            learner.updates += 1
-    actor.eval()
+    batches, counts = [], []
+    size = max(1, math.ceil(len(trajectories) / args.minibatches))
+    for some in learn.shuffled(trajectories, size, args.update_epochs, learner.rng):
+        batches.append(pairs_of(some))
+        tokens = sum(len(step.action_ids) for t in some for step in t.steps)
+        counts.append(tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(some))
+    losses, norms = learn.descend(
+        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+    )
+    learner.updates += len(batches)
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
     own = [(t, i) for t, i in pairs_of(trajectories if prox else []) if t.steps[i].version == version]
     metrics |= logprob_gap([(sum(t.steps[i].logprobs), sum(prox[id(t), i]), len(prox[id(t), i])) for t, i in own])
@@ -1003,28 +999,18 @@ def update_actor(learner, groups, pictures, version, args):
     }
 
 
-def train_mode(model):
-    """Training, but for the statistics of BatchNorm, which stay those of pretraining."""
-    model.train()
-    for module in model.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.eval()
-
-
 def fine_tune(learner, demos, pictures, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
     actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
 
     def loss_sum(part):
         return -logprobs_of(actor, part, pictures, learner, replace(args, temperature=1.0))[0].sum()
 
     if args.cpu_threads:
-        llm.use_threads(os.cpu_count())  # nothing else runs yet
-    train_mode(actor)
-    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
-    actor.eval()
+        learn.use_threads(os.cpu_count())  # nothing else runs yet
+    loss = learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     return loss
 
 
@@ -1243,7 +1229,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
     learner = Learner(*vlm.load(*base), random.Random(args.seed))
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)

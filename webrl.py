@@ -34,10 +34,10 @@ import torch.nn.functional as F
 import envs
 from common import orm
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import fsdp, llm, optim, parallel
+from common.lm import fsdp, learn, llm, parallel
 from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.engine import Engine
-from common.lm.optim import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import adamw, mean_loss, warmup_cosine
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -729,7 +729,7 @@ def set_ref_logprobs(pairs, actor, tokenizer, args):
         logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    scores = llm.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
+    scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
     for (trajectory, i), (logprob, _) in zip(pairs, scores, strict=True):
         trajectory.steps[i].ref_logprob = logprob
     return [ppl for _, ppl in scores]
@@ -807,16 +807,11 @@ def update_critic(learner, pairs, epochs, rng, args):
         outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
         return critic_loss(logits, outcomes) * len(part)
 
-    critic.train()
-    losses = []
-    for _ in range(epochs):
-        for batch in llm.random_batches(len(pairs), args.batch_size, rng):
-            items = [pairs[i] for i in batch]
-            prompt_lengths = [len(t.steps[i].prompt_ids) for t, i in items]
-            optimizer, tokens = learner.critic_optimizer, args.micro_batch_tokens
-            loss, _ = llm.gradient_step(critic, optimizer, items, prompt_lengths, loss_sum, len(items), tokens)
-            losses.append(loss)
-    critic.eval()
+    def lengths(part):
+        return [len(t.steps[i].prompt_ids) for t, i in part]
+
+    batches, tokens = learn.shuffled(pairs, args.batch_size, epochs, rng), args.micro_batch_tokens
+    losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, tokens)
     return mean_loss(losses, "critic")
 
 
@@ -843,21 +838,20 @@ def update_actor(learner, pairs, phase, rng, args):
             return weighted_loss(logprobs, advantage, args.beta) * len(steps)
         return policy_loss(logprobs, reference, advantage, args.beta) * len(steps)
 
-    actor.train()
-    losses, norms, batches = [], [], []
-    for _ in range(args.actor_epochs):
-        batches += llm.random_batches(len(pairs), args.batch_size, rng)
-    for number, batch in enumerate(batches):
-        done = (phase - 1 + number / len(batches)) / args.num_phases
-        rate = args.learning_rate * (warmup_cosine(done, 0.05, 0.1) if args.anneal_lr else 1.0)
-        set_learning_rate(learner.optimizer, rate)
-        items = [pairs[i] for i in batch]
-        sizes, options = pair_lengths(items), (args.micro_batch_tokens, args.max_grad_norm)
-        loss, norm = llm.gradient_step(actor, learner.optimizer, items, sizes, loss_sum, len(items), *options)
-        losses.append(loss)
-        norms.append(norm)
-        learner.updates += 1
-    actor.eval()
+    batches = learn.shuffled(pairs, args.batch_size, args.actor_epochs, rng)
+    done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
+    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
+    losses, norms = learn.descend(
+        actor,
+        learner.optimizer,
+        loss_sum,
+        batches,
+        pair_lengths,
+        args.micro_batch_tokens,
+        args.max_grad_norm,
+        rates=rates,
+    )
+    learner.updates += len(batches)
     if not losses:
         return {}
     (drift,) = parallel.column_sums(drifts, 1, losses[0].device)
@@ -865,12 +859,12 @@ def update_actor(learner, pairs, phase, rng, args):
         "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/ref_minus_new_logprob": drift / (len(pairs) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
-        "charts/learning_rate": rate,
+        "charts/learning_rate": rates[-1],
     }
 
 
 def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in optim.fine_tune. The last pass's mean loss."""
+    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
@@ -878,11 +872,8 @@ def fine_tune(learner, demos, args, updates=0):
         logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
         return -logprobs.sum()
 
-    actor.train()
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    loss = optim.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
-    actor.eval()
-    return loss
+    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
@@ -1020,7 +1011,7 @@ def start_values(learner, memory, player, tasks, args):
     return [found.get(id(task), 0.0) for task in tasks]
 
 
-def learn(learner, memory, rollouts, phase, rng, args):
+def update(learner, memory, rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
     fresh = pairs_of(rollouts)
     set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
@@ -1146,7 +1137,7 @@ def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
-        llm.use_threads(args.cpu_threads)
+        learn.use_threads(args.cpu_threads)
     train_tasks = env.tasks("train")
     eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
     trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
@@ -1296,7 +1287,7 @@ def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args
         metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
         metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
         # Lines 17 and 18.
-        metrics |= learn(learner, memory, rollouts, phase, learner.rng, args)
+        metrics |= update(learner, memory, rollouts, phase, learner.rng, args)
         metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
     publish(learner, player)
     # Lines 19 and 20.

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.lm import fsdp, llm, vlm
+from common.lm import fsdp, learn, llm, vlm
 from common.lm.run import read_metrics, run_main
 from common.lm.stats import mean_ci, paired_difference, wilson
 from common.replay import TrajectoryStore
@@ -104,7 +104,7 @@ def fine_tuned(module, args, weights, demos, folder, updates=0):
     actor, reader = network.load(*base)
     if weights is not None:
         network.load_trained(actor, weights)
-    llm.use_threads(args.cpu_threads or 1)
+    learn.use_threads(args.cpu_threads or 1)
     learner, given = module.Learner(actor, reader, random.Random(args.seed)), [demos]
     if module.__name__ == "distrl":
         tokenizer, processor = (reader, None) if network is llm else (reader.tokenizer, reader)

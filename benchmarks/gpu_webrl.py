@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import learn, llm
 from common.lm.run import run_main
 
 DOCS = Path(__file__).resolve().parent.parent / "docs/gpu.md"
@@ -133,7 +133,7 @@ def measure(args):
             return -logprobs.sum()
 
         rows = list(range(args.sequences))
-        llm.gradient_step(model, optimizer, rows, [args.context] * len(rows), loss_sum, args.sequences, args.context)
+        learn.descend(model, optimizer, loss_sum, [rows], lambda part: [args.context] * len(part), args.context)
 
     tokens = args.sequences * args.context
     flops = forward_flops(config, parameters, args.sequences, args.context)

@@ -66,7 +66,7 @@ def step(layout, folder):
     import torch
 
     import webrl
-    from common.lm import llm
+    from common.lm import learn, llm
 
     torch.set_num_threads(2)
     llm.load("assets/tiny", lora_rank=1)  # what the libraries take is not the layout's
@@ -98,8 +98,7 @@ def step(layout, folder):
         return llm.token_logprobs(orm, tokenizer, [prompts[i] for i in rows], [actions[i] for i in rows])[0].sum()
 
     for network, optimizer, loss in zip(networks, optimizers, (actor_loss, critic_loss, judge_loss), strict=False):
-        network.train()
-        llm.gradient_step(network, optimizer, [0, 1], [258, 258], loss, 2, 258)
+        learn.descend(network, optimizer, loss, [[0, 1]], lambda rows: [258] * len(rows), 258)
         optimizer.zero_grad()  # the networks learn in turn: their gradients are not held together
     return resident("VmHWM") - before
 

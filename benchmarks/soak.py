@@ -33,7 +33,7 @@ sys.path.insert(0, str(ROOT))
 
 import webrl
 from common import orm
-from common.lm import checkpoint, rollout
+from common.lm import checkpoint, learn, rollout
 from common.lm.run import run_main
 from common.replay import TrajectoryStore
 from envs.arena import server
@@ -213,7 +213,7 @@ def main(args):
     logging.disable(logging.ERROR)  # the web server's traceback for every page broken on purpose
     watcher = Watcher(args, counts)
     rollout.FaultLog.record = watcher.moved(rollout.FaultLog.record)
-    webrl.llm.gradient_step = watcher.moved(webrl.llm.gradient_step)
+    learn.backward = watcher.moved(learn.backward)
     last = checkpoint.latest(args.model)
     settings = replace(
         webrl.Args(),

@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 import webrl
 from benchmarks.docs import write_docs
-from common.lm import checkpoint, llm
+from common.lm import checkpoint, learn, llm
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
 
@@ -105,7 +105,7 @@ def batched_generation(model, tokenizer, prompts, size):
 def our_training(model_id, demos):
     """Training tokens a second of `fine_tune`."""
     args = replace(webrl.Args(), **webrl.TINY)
-    llm.use_threads(args.cpu_threads)
+    learn.use_threads(args.cpu_threads)
     learner = webrl.Learner(*llm.load(model_id), random.Random(args.seed))
     start = time.perf_counter()
     webrl.fine_tune(learner, demos, args)

@@ -38,12 +38,12 @@ def yes_logit(model, tokenizer, prompts):
 
 def p_yes(model, tokenizer, prompts, tokens=4096):
     """P(YES) / (P(YES) + P(NO)) for each prompt, as a list of floats; the trajectory is a success above 0.5."""
-    from common.lm import llm
+    from common.lm import learn
 
     def score(batch):
         return yes_logit(model, tokenizer, batch).sigmoid()
 
-    return llm.map_batches(score, prompts, [len(p) for p in prompts], tokens)
+    return learn.map_batches(score, prompts, [len(p) for p in prompts], tokens)
 
 
 def served_model(url):
@@ -116,12 +116,10 @@ def train(
     import torch
     import torch.nn.functional as F
 
-    from common.lm import llm
-    from common.lm.optim import mean_loss
+    from common.lm import learn, llm
 
     yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
-    rng = random.Random(seed)
-    rates = [group["lr"] for group in optimizer.param_groups]
+    rate = optimizer.param_groups[0]["lr"]
     head = llm.Head(model)
 
     def loss_sum(rows):
@@ -142,23 +140,15 @@ def train(
         logits = head(hidden[[row for row, _ in marked], [c - 1 for _, c in marked]])
         return loss + lm_weight * (share * F.cross_entropy(logits, words, reduction="none")).sum()
 
-    model.train()
-    losses = []
-    for epoch in range(epochs):
-        losses = []
-        batches = llm.random_batches(len(prompts), batch_size, rng)
-        for number, batch in enumerate(batches):
-            if schedule is not None:
-                factor = schedule((epoch + number / len(batches)) / epochs)
-                for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor
-            lengths = [len(prompts[i]) for i in batch]
-            loss, _ = llm.gradient_step(model, optimizer, batch, lengths, loss_sum, len(batch), tokens)
-            losses.append(loss)
-    model.eval()
-    for group, rate in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = rate
-    return mean_loss(losses, "reward model")
+    batches = learn.shuffled(list(range(len(prompts))), batch_size, epochs, random.Random(seed))
+    rates = [rate * (schedule(number / len(batches)) if schedule else 1.0) for number in range(len(batches))]
+
+    def lengths(rows):
+        return [len(prompts[i]) for i in rows]
+
+    losses, _ = learn.descend(model, optimizer, loss_sum, batches, lengths, tokens, rates=rates)
+    learn.set_learning_rate(optimizer, rate)
+    return learn.mean_loss(losses[-(len(losses) // epochs) :] if epochs else [], "reward model")
 
 
 def quality(scores, labels, threshold=0.5):

@@ -13,7 +13,7 @@ import crps
 import envs
 from benchmarks import comparison, control
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import learn, llm
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
@@ -47,7 +47,7 @@ def by_hand(run, updates):
     optimizer = crps.make_optimizer(model, args.sft_learning_rate, args)
     rng, batches = random.Random(args.seed), []
     while len(batches) < updates:
-        batches += llm.random_batches(len(steps), args.sft_batch_size, rng)
+        batches += learn.random_batches(len(steps), args.sft_batch_size, rng)
     for number, batch in enumerate(batches[:updates]):
         done = number / updates
         factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.1) / 0.9)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import crps
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import learn, llm
 from common.lm.rollout import Player
 from common.replay import Step, Trajectory
 from envs import Task
@@ -379,11 +379,11 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
     whole, _, _ = update_once(tiny, groups, micro_batch_tokens=4000)
     for size in (1, 40, 90):
         torch.testing.assert_close(update_once(tiny, groups, micro_batch_tokens=size)[0], whole, atol=2e-6, rtol=1e-3)
-    llm.use_threads(3)
+    learn.use_threads(3)
     try:
         threaded = update_once(tiny, groups, micro_batch_tokens=60)[0]
     finally:
-        llm.use_threads(1)
+        learn.use_threads(1)
     torch.testing.assert_close(threaded, whole, atol=2e-6, rtol=1e-3)
 
 

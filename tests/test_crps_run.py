@@ -60,7 +60,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
     for part in ("Test success", "Task score", "Episodes", "Plots"):
         assert part in output
     for kill, iteration in (
-        (("common.lm.llm", "gradient_step", 1), 0),  # the first batch's update
+        (("common.lm.learn", "backward", 1), 0),  # the first batch's update
         (("common.lm.checkpoint", "save", 3), 2),  # the third batch is done but not saved
     ):
         run_crps(cut, *flags, "--resume", "auto", kill=kill)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import distrl
 from benchmarks import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
-from common.lm import llm
+from common.lm import learn, llm
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
 from common.lm.run import parse_args
 from common.replay import Step, Trajectory
@@ -341,7 +341,7 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
     assert fine_tuned(sft_epochs=20)[1] < first - 0.3
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     parts, loss = fine_tuned(sft_epochs=1)
-    assert loss == pytest.approx(first, rel=1e-4) and llm._threads is None
+    assert loss == pytest.approx(first, rel=1e-4) and learn._threads is None
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-3)
 

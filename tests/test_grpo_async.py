@@ -19,7 +19,7 @@ import grpo_async
 from common import visual
 from common.actions import Action, ActionError, parse
 from common.errors import UsageError
-from common.lm import llm, vlm
+from common.lm import learn, vlm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
@@ -501,7 +501,7 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
     assert fine_tuned(seeing, groups, sft_epochs=20)[1] < first - 0.3
     monkeypatch.setattr(os, "cpu_count", lambda: 3)
     parts, loss = fine_tuned(seeing, groups, sft_epochs=1, micro_batch_tokens=200, cpu_threads=1)
-    assert loss == pytest.approx(first, rel=1e-4) and llm._threads is None
+    assert loss == pytest.approx(first, rel=1e-4) and learn._threads is None
     for a, b in zip(whole.parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-6, rtol=1e-3)
 

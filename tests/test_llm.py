@@ -10,7 +10,7 @@ import torch
 import webrl
 from common import orm
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import learn, llm
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +41,9 @@ def test_sampling_logprobs_are_those_of_a_forward_pass(tiny):
 @pytest.mark.parametrize("count, gpu, side_by_side", [(2, False, True), (1, False, False), (2, True, False)])
 def test_micro_batches_go_side_by_side_on_a_cpu_only(monkeypatch, count, gpu, side_by_side):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
-    llm.use_threads(count)
-    threads = llm._threads
-    llm.use_threads(1)
+    learn.use_threads(count)
+    threads = learn._threads
+    learn.use_threads(1)
     assert (threads is not None) == side_by_side
 
 
@@ -126,21 +126,21 @@ def test_logprobs_do_not_depend_on_padding_and_carry_gradient(tiny):
 
 
 def test_batches_cover_everything_once():
-    batches = llm.random_batches(53, 8, random.Random(1))
+    batches = learn.random_batches(53, 8, random.Random(1))
     assert sorted(i for b in batches for i in b) == list(range(53))
     assert {len(b) for b in batches} == {7, 8}
-    assert batches != llm.random_batches(53, 8, random.Random(2))
+    assert batches != learn.random_batches(53, 8, random.Random(2))
 
 
 def test_micro_batches_keep_to_their_size_and_pad_little():
     rng = random.Random(0)
     lengths = [int(rng.lognormvariate(5, 0.6)) for _ in range(200)]
-    parts = llm.micro_batches(lengths, 1024)
+    parts = learn.micro_batches(lengths, 1024)
     assert sorted(i for part in parts for i in part) == list(range(200))
     padded = [max(lengths[i] for i in part) * len(part) for part in parts]
     assert all(size <= 1024 or len(part) == 1 for size, part in zip(padded, parts, strict=True))
     assert sum(lengths) > 0.85 * sum(padded)
-    assert llm.micro_batches([3000, 5], 1024) == [[0], [1]]
+    assert learn.micro_batches([3000, 5], 1024) == [[0], [1]]
 
 
 def test_the_tiny_tokenizer_gives_text_back(tiny):
@@ -268,7 +268,7 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
 
     def step(model):
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-        llm.gradient_step(model, optimizer, [0], [1], lambda _: -score(model), 1, 1)
+        learn.descend(model, optimizer, lambda _: -score(model), [[0]], lambda _: [1], 1)
 
     at_first = score(actor).item()
     step(actor)

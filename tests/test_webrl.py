@@ -15,7 +15,7 @@ import digirl
 import envs
 import webrl
 from common.errors import UsageError
-from common.lm import llm, stats
+from common.lm import learn, stats
 from common.lm.rollout import Player
 from common.lm.run import Timer, parse_args
 from common.replay import Step, Trajectory
@@ -200,7 +200,7 @@ def test_what_each_ablation_draws(monkeypatch):
 
     def episodes(**flags):
         flags = dict(loss="paper", replay_ratio=9.0, perplexity_low=0.0, perplexity_high=1e30, floored_keep=1.0) | flags
-        webrl.learn(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
+        webrl.update(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
         return [{id(t) for t, _ in seen[name]} for name in ("actor", "critic")]
 
     new, win, loss = id(fresh[0]), id(won), id(lost)
@@ -292,12 +292,12 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
     for size in (1, 40, 90):
         part = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=size))
         torch.testing.assert_close(part, whole, atol=2e-5, rtol=1e-3)
-    llm.use_threads(3)
+    learn.use_threads(3)
     try:
         threaded = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=60))
         again = actor_gradient(*tiny, trajectories, make_args(batch_size=64, micro_batch_tokens=60))
     finally:
-        llm.use_threads(1)
+        learn.use_threads(1)
     torch.testing.assert_close(threaded, whole, atol=2e-5, rtol=1e-3)
     assert threaded.equal(again)  # summed in one order, whichever thread was first
 
@@ -430,7 +430,7 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
     learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere
     learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
     after = webrl.state_values(
@@ -450,7 +450,7 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     if loss != "sft":
         learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: Eq. 15's sign is the outcome's
         learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    metrics = webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    metrics = webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     assert metrics["losses/policy_loss"] > 0
     won = webrl.pairs_of([t for t in rollouts if t.reward])
     before = [t.steps[i].ref_logprob for t, i in won]
@@ -468,7 +468,7 @@ def test_what_passes_a_filter_is_trained_on_by_maximum_likelihood(loss):
     if loss == "digirl":
         learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: the filters pass the successes' steps, all
         learner.critic_optimizer = webrl.make_optimizer(learner.critic, 0.0, args)
-    metrics = webrl.learn(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    metrics = webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     won = [step.ref_logprob for t in rollouts if t.reward for step in t.steps]
     assert metrics["losses/policy_loss"] == pytest.approx(-sum(won) / len(won), rel=1e-4)
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import llm, vlm
+from common.lm import learn, llm, vlm
 from common.lm.rollout import Player
 from common.lm.run import Run, parse_args, run_main
 from common.lm.stats import MANY, evaluation_metrics, wilson
@@ -212,7 +212,7 @@ def make_policy(args):
         endpoint = None
         model_id, script, settings = find_policy(args.model_id, "--model-id", args.script, args.env_id)
         if llm.is_tiny(model_id):
-            llm.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
+            learn.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
         if vlm.sees(model_id) and args.prompt_format != "webrl":
             return make_seeing(args, model_id, script, settings)
         if args.prompt_format != "auto":

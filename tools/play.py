@@ -200,13 +200,13 @@ def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
     from common import visual
-    from common.lm import llm, vlm
+    from common.lm import learn, llm, vlm
 
     model_id, module, settings = find_policy(args.policy, "--policy", args.script, args.env_id)
     make_prompt = prompt_of(module, vlm.sees(model_id))
     length = min(settings.get("max_new_tokens", 64), 2048)
     if llm.is_tiny(model_id):
-        llm.use_threads(1)  # two inside an operation wait for each other
+        learn.use_threads(1)  # two inside an operation wait for each other
     if not vlm.sees(model_id):
         (model, tokenizer), generate, needs = llm.load(model_id), llm.generate, {}
         reader, read_action = tokenizer, getattr(module, "read_action", str)

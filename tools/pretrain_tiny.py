@@ -39,7 +39,7 @@ import sys
 
 sys.path.insert(0, str(ROOT))
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import learn
 from common.lm.run import run_main
 from envs.arena import forum, shop
 from envs.arena import words as arena_words
@@ -651,7 +651,7 @@ def main(args):
     torch.manual_seed(args.seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     threads = args.threads if device == "cpu" else 1
-    llm.use_threads(threads)
+    learn.use_threads(threads)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if args.words:  # before the processes that draw data are forked
@@ -693,6 +693,9 @@ def main(args):
         loss, _, keep = answer_loss(model, ids, labels)
         return loss * keep.sum()
 
+    def lengths(rows):
+        return [len(ids) for ids, _ in rows]
+
     step, tokens, rates, start = 0, 0, {}, time.process_time()
     for batches in loader:
         for ids, labels in batches:
@@ -705,7 +708,7 @@ def main(args):
             count, width = int((labels[:, 1:] != -100).sum()), len(ids[0])
             rows = list(zip(ids.to(device), labels.to(device), strict=True))
             part = math.ceil(len(rows) / threads) * width
-            loss, _ = llm.gradient_step(model, both, rows, [width] * len(rows), loss_sum, count, part)
+            (loss,), _ = learn.descend(model, both, loss_sum, [rows], lengths, part, counts=[count])
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
                 rates = probe(model, tokenizer)

@@ -2,7 +2,7 @@
 
 import torch
 
-from common.lm import llm, vlm
+from common.lm import learn, llm, vlm
 
 
 def make_critic(actor):
@@ -32,4 +32,4 @@ def state_values(critic, prompts, pad_id, micro_batch_tokens, processor=None):
     def value(batch):
         return value_logits(critic, batch, pad_id, processor).sigmoid()
 
-    return llm.map_batches(value, prompts, [len(prompt) for prompt in prompts], micro_batch_tokens)
+    return learn.map_batches(value, prompts, [len(prompt) for prompt in prompts], micro_batch_tokens)

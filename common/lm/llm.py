@@ -10,7 +10,6 @@ import hashlib
 import json
 import math
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -330,6 +329,7 @@ def prefill(model, prompts, pad_id, room):
     import torch
     import torch.nn.functional as F
 
+    from common.lm import learn
     from common.lm.cache import is_plain, with_room
 
     places = {}  # of each different prompt
@@ -338,7 +338,7 @@ def prefill(model, prompts, pad_id, room):
     unique, where = list(places), list(places.values())
     width, device, plain = max(map(len, unique)), model.device, is_plain(model.config)
     if plain:
-        groups = micro_batches([len(p) for p in unique], PREFILL_TOKENS.get(device.type, 1024))
+        groups = learn.micro_batches([len(p) for p in unique], PREFILL_TOKENS.get(device.type, 1024))
     else:  # parts of such caches cannot be put together
         unique, where, groups = prompts, [[i] for i in range(len(prompts))], [list(range(len(prompts)))]
     logits, caches, masks, rows = [], [], [], []
@@ -501,100 +501,3 @@ def chosen_logprobs(head, hidden, target, temperature=1.0):
             for h, t in zip(hidden.split(size), target.split(size), strict=True)
         ]
     )
-
-
-def random_batches(count, batch_size, rng):
-    """Indices 0 to count - 1 in random batches of at most `batch_size`."""
-    order = list(range(count))
-    rng.shuffle(order)
-    # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
-    batches = math.ceil(count / batch_size)
-    return [order[i::batches] for i in range(batches)]
-
-
-def micro_batches(lengths, tokens):
-    """Index groups of like lengths, longest first, each of at most `tokens` tokens, padding included; a longer sequence
-    goes alone."""
-    groups = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= tokens:
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-    return groups
-
-
-def gradient_step(model, optimizer, items, lengths, loss_sum, count, tokens, max_norm=1.0):
-    """One optimiser step on the loss `loss_sum(items) / count`, accumulated over micro-batches of at most `tokens`
-    tokens: the same gradient whatever their size. `lengths` are the items' in tokens. Clips the gradient's norm to
-    `max_norm`. Returns (loss, norm before clipping), as tensors."""
-    import torch
-
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    groups = micro_batches(lengths, tokens)
-    if parallel.sharded():
-        groups = fsdp.evened(groups)
-    parts = [[items[i] for i in group] for group in parallel.share(groups)]  # of several processes each takes its part
-    optimizer.zero_grad()
-    losses = []
-    if _threads is None:
-        for part in parts:
-            loss = loss_sum(part) / count
-            loss.backward()
-            losses.append(loss.detach())
-    else:
-
-        def loss_and_gradients(part):
-            loss = loss_sum(part) / count
-            return loss.detach(), torch.autograd.grad(loss, parameters, allow_unused=True)
-
-        for loss, gradients in _threads.map(loss_and_gradients, parts):
-            losses.append(loss)  # in the parts' order: the sum does not depend on which thread was first
-            for parameter, gradient in zip(parameters, gradients, strict=True):
-                if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
-    loss = torch.stack(losses).sum() if losses else torch.zeros((), device=parameters[0].device)
-    if parallel.size() > 1:
-        for parameter in parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        parallel.add_up([p.grad for p in parameters if not hasattr(p, "full_tensor")] + [loss])
-    norm = fsdp.clip_gradients(parameters, max_norm)
-    optimizer.step()
-    return loss, norm
-
-
-def map_batches(function, items, lengths, tokens=4096):
-    """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
-    tokens; a list in items' order."""
-    import torch
-
-    def without_gradient(batch):
-        with torch.no_grad():
-            return function([items[i] for i in batch]).tolist()
-
-    batches = micro_batches(lengths, tokens)
-    if parallel.sharded() and batches:  # every process must make as many passes: the last one's result counts once
-        batches += [batches[-1]] * (-len(batches) % parallel.size())
-    batches = parallel.share(batches)
-    run = map if _threads is None else _threads.map
-    results = []
-    for batch, values in zip(batches, run(without_gradient, batches), strict=True):
-        results += zip(batch, values, strict=True)
-    return [value for _, value in sorted(dict(parallel.gather(results)).items())]
-
-
-_threads = None  # a ThreadPoolExecutor after use_threads
-
-
-def use_threads(count):
-    """From now on `count` micro-batches at a time are computed on the CPU, each by one thread. On a tiny model two
-    threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast. On a
-    GPU they go one after another: two hold twice the memory, and torch 2.11 can choose another attention kernel for one
-    (its order of kernels is set by the first call, unlocked), which gradient checkpointing ends with an error."""
-    global _threads
-    import torch
-
-    torch.set_num_threads(1)
-    alone = count == 1 or parallel.sharded() or torch.cuda.is_available()
-    _threads = None if alone else ThreadPoolExecutor(count)

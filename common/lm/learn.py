@@ -1,0 +1,182 @@
+"""How a network learns: batches, one optimiser step after another (`descend`), fine-tuning, the rate's course.
+
+Nothing here knows what an item is: a loss takes a list of them and gives the sum of theirs.
+"""
+
+import math
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+from common.errors import UsageError
+from common.lm import fsdp, parallel
+from common.replay import pair_lengths
+
+
+def adamw(model, learning_rate, betas, eps, weight_decay):
+    """AdamW over what is trained of a model."""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+    return torch.optim.AdamW(parameters, learning_rate, betas, eps, weight_decay, fused=fused)
+
+
+def warmup_cosine(progress, warmup=0.1, floor=0.0):
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+    if progress < warmup:
+        return (progress + 1e-3) / warmup
+    return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
+
+
+def set_learning_rate(optimizer, rate):
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def mean_loss(losses, what):
+    """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
+    mean = torch.stack(losses).mean().item() if losses else math.nan
+    if losses and not math.isfinite(mean):
+        raise UsageError(f"the {what}'s loss is {mean}: lower its learning rate (the last checkpoint is whole)")
+    return mean
+
+
+def random_batches(count, batch_size, rng):
+    """Indices 0 to count - 1 in random batches of at most `batch_size`."""
+    order = list(range(count))
+    rng.shuffle(order)
+    # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
+    batches = math.ceil(count / batch_size)
+    return [order[i::batches] for i in range(batches)]
+
+
+def shuffled(items, batch_size, epochs, rng):
+    """The items in random batches (`random_batches`), `epochs` times over: a list of lists."""
+    return [[items[i] for i in batch] for _ in range(epochs) for batch in random_batches(len(items), batch_size, rng)]
+
+
+def micro_batches(lengths, tokens):
+    """Index groups of like lengths, longest first, each of at most `tokens` tokens, padding included; a longer sequence
+    goes alone."""
+    groups = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if groups and lengths[groups[-1][0]] * (len(groups[-1]) + 1) <= tokens:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    return groups
+
+
+def train_mode(model):
+    """Training, but for the statistics of BatchNorm, which stay those of pretraining."""
+    model.train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()
+
+
+def descend(model, optimizer, loss_sum, batches, lengths, tokens, max_norm=1.0, counts=None, rates=None):
+    """One optimiser step on each batch: down the gradient of `loss_sum(batch) / count`.
+
+    batches: lists of items. loss_sum(items): the sum of their losses, a scalar with gradient. counts: what each
+    batch's sum is divided by (None: its number of items). rates: each step's learning rate (None: as it is).
+    A batch goes through the model in micro-batches of at most `tokens` tokens, whatever their number the same gradient
+    (`lengths(items)`: their tokens); of several processes each takes its share. The gradient's norm is clipped to
+    `max_norm`. Returns (losses, norms before clipping): lists of scalar tensors.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    losses, norms = [], []
+    train_mode(model)
+    for number, batch in enumerate(batches):
+        if rates is not None:
+            set_learning_rate(optimizer, rates[number])
+        count = len(batch) if counts is None else counts[number]
+        groups = micro_batches(lengths(batch), tokens)
+        if parallel.sharded():
+            groups = fsdp.evened(groups)
+        optimizer.zero_grad()
+        parts = [[batch[i] for i in group] for group in parallel.share(groups)]
+        losses.append(backward(parameters, parts, lambda part, count=count: loss_sum(part) / count))
+        norms.append(fsdp.clip_gradients(parameters, max_norm))
+        optimizer.step()
+    model.eval()
+    return losses, norms
+
+
+def backward(parameters, parts, loss_of):
+    """The gradient of the parts' losses, summed over parts and processes, into the parameters; the loss."""
+    losses = []
+    if _threads is None:
+        for part in parts:
+            loss = loss_of(part)
+            loss.backward()
+            losses.append(loss.detach())
+    else:
+
+        def loss_and_gradients(part):
+            loss = loss_of(part)
+            return loss.detach(), torch.autograd.grad(loss, parameters, allow_unused=True)
+
+        for loss, gradients in _threads.map(loss_and_gradients, parts):
+            losses.append(loss)  # in the parts' order: the sum does not depend on which thread was first
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+    loss = torch.stack(losses).sum() if losses else torch.zeros((), device=parameters[0].device)
+    if parallel.size() > 1:
+        for parameter in parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        parallel.add_up([p.grad for p in parameters if not hasattr(p, "full_tensor")] + [loss])
+    return loss
+
+
+def fine_tune(model, optimizer, pairs, loss_sum, args, updates=0):
+    """Supervised fine-tuning: token cross-entropy on the actions of the pairs (trajectory, t).
+
+    `loss_sum(pairs)`: the sum of -log pi over all tokens of their actions, a scalar. `args.sft_epochs` passes in
+    batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as these take. The rate rises to
+    `args.sft_learning_rate` over a tenth, then falls to 0 along a cosine. Returns the mean loss of the last pass.
+    """
+    rng, a_pass = random.Random(args.seed), math.ceil(len(pairs) / args.sft_batch_size)
+    updates = updates or args.sft_epochs * a_pass
+    batches = shuffled(pairs, args.sft_batch_size, math.ceil(updates / a_pass), rng)[:updates]
+    counts = [sum(len(t.steps[i].action_ids) for t, i in batch) for batch in batches]
+    rates = [args.sft_learning_rate * warmup_cosine(number / updates) for number in range(updates)]
+    tokens = args.micro_batch_tokens
+    losses, _ = descend(model, optimizer, loss_sum, batches, pair_lengths, tokens, counts=counts, rates=rates)
+    return mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
+
+
+def map_batches(function, items, lengths, tokens=4096):
+    """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
+    tokens; a list in items' order."""
+
+    def without_gradient(batch):
+        with torch.no_grad():
+            return function([items[i] for i in batch]).tolist()
+
+    batches = micro_batches(lengths, tokens)
+    if parallel.sharded() and batches:  # every process must make as many passes: the last one's result counts once
+        batches += [batches[-1]] * (-len(batches) % parallel.size())
+    batches = parallel.share(batches)
+    run = map if _threads is None else _threads.map
+    results = []
+    for batch, values in zip(batches, run(without_gradient, batches), strict=True):
+        results += zip(batch, values, strict=True)
+    return [value for _, value in sorted(dict(parallel.gather(results)).items())]
+
+
+_threads = None  # a ThreadPoolExecutor after use_threads
+
+
+def use_threads(count):
+    """From now on `count` micro-batches at a time are computed on the CPU, each by one thread. On a tiny model two
+    threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast. On a
+    GPU they go one after another: two hold twice the memory, and torch 2.11 can choose another attention kernel for one
+    (its order of kernels is set by the first call, unlocked), which gradient checkpointing ends with an error."""
+    global _threads
+
+    torch.set_num_threads(1)
+    alone = count == 1 or parallel.sharded() or torch.cuda.is_available()
+    _threads = None if alone else ThreadPoolExecutor(count)
