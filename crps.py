@@ -37,7 +37,7 @@ from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import Trajectory, pair_lengths, read_demos
+from common.replay import Trajectory, read_demos, step_lengths, steps_of
 from tools import plot, view
 
 
@@ -407,7 +407,7 @@ def update_buffer(buffer, groups, offsets, args):
             longest = min(args.k_max or length, length)
             k = initial_suffix(group.accuracy, length, args.beta_min, args.beta_max, args.k_min, longest)  # Eq. 9
             controller = make_controller(k, longest, args.rho_start, args)
-            buffer[group.task.task_id] = Entry(trace, offsets[id(trace)], controller)
+            buffer[group.task.task_id] = Entry(trace, offsets[trace], controller)
             if len(buffer) > args.buffer_size:
                 del buffer[next(iter(buffer))]
     return converged, mastered
@@ -621,12 +621,6 @@ def write_action(action, thought, chat):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def pairs_of(trajectories):
-    """Every step that the policy of this batch took, with its place: list of (trajectory, t). Not those of a replayed
-    prefix: an older policy's, they carry no gradient."""
-    return [(trajectory, t) for trajectory in trajectories for t in range(trajectory.prefix, len(trajectory.steps))]
-
-
 def set_advantages(groups, learner, args):
     """Each step's advantage into its `advantage`: its trajectory's within the group (GRPO, RLOO), or GAE (PPO)."""
     if args.algorithm == "ppo":
@@ -643,13 +637,13 @@ def set_advantages(groups, learner, args):
 def set_gae(groups, learner, args):
     """GAE by the critic before its update, normalised over the batch; `value` becomes the critic's target."""
     trajectories = [t for group in groups for t in group.rollouts]
-    pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
-    prompts = [t.steps[i].prompt_ids for t, i in pairs]
+    own, pad_id = steps_of(trajectories), learner.tokenizer.pad_token_id
+    prompts = [step.prompt_ids for step in own]
     lengths = [len(prompt) for prompt in prompts]
     values = learn.map_batches(
         lambda batch: value_logits(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
     )
-    values = iter(values)  # in the order of the pairs
+    values = iter(values)  # in the order of the steps
     for trajectory in trajectories:
         steps = trajectory.steps[trajectory.prefix :]
         value = torch.tensor([next(values) for _ in steps])
@@ -657,20 +651,20 @@ def set_gae(groups, learner, args):
         rewards[-1] = trajectory.reward  # Eq. 2
         for step, advantage, v in zip(steps, gae(rewards, value, args.gamma, args.gae_lambda).tolist(), value.tolist()):
             step.advantage, step.value = advantage, advantage + v
-    advantages = torch.tensor([t.steps[i].advantage for t, i in pairs])
-    for (t, i), advantage in zip(pairs, group_advantages(advantages).tolist(), strict=True):
-        t.steps[i].advantage = advantage
+    advantages = torch.tensor([step.advantage for step in own])
+    for step, advantage in zip(own, group_advantages(advantages).tolist(), strict=True):
+        step.advantage = advantage
 
 
-def action_logprobs(model, pairs, learner, args):
-    """Log-probs of the pairs' action tokens under a model, without gradient: lists by (id of the trajectory, t)."""
+def action_logprobs(model, steps, learner, args):
+    """Log-probs of the steps' action tokens under a model, without gradient: {step: list}."""
 
     def score(batch):
-        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
+        prompts, actions = [step.prompt_ids for step in batch], [step.action_ids for step in batch]
         return llm.token_logprobs(model, learner.tokenizer, prompts, actions, args.temperature)[0]
 
-    scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
-    return {(id(t), i): row[: len(t.steps[i].action_ids)] for (t, i), row in zip(pairs, scores, strict=True)}
+    scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
+    return {step: row[: len(step.action_ids)] for step, row in zip(steps, scores, strict=True)}
 
 
 def padded(rows, width, device):
@@ -681,30 +675,29 @@ def padded(rows, width, device):
 def update_actor(learner, groups, player, args):
     """One batch's update by PPO's clipped objective on the groups' own steps: a mean over tokens. Metrics."""
     actor, sums = learner.actor, []
-    pairs = pairs_of([t for group in groups for t in group.rollouts])
+    steps = steps_of(t for group in groups for t in group.rollouts)
     if not args.kl_coef:  # what has no advantage has no gradient
-        pairs = [(t, i) for t, i in pairs if t.steps[i].advantage]
-    old, metrics = {(id(t), i): t.steps[i].logprobs for t, i in pairs}, {}
+        steps = [step for step in steps if step.advantage]
+    old, metrics = {step: step.logprobs for step in steps}, {}
     if args.recompute_logprobs:
-        old = action_logprobs(actor, pairs, learner, args)
-        for t, i in pairs:
-            t.steps[i].ref_logprob = sum(old[id(t), i])
-        metrics |= player.check_logprobs([t.steps[i] for t, i in pairs])
+        old = action_logprobs(actor, steps, learner, args)
+        for step in steps:
+            step.ref_logprob = sum(old[step])
+        metrics |= player.check_logprobs(steps)
     reference = {}
     if learner.reference is not None:
-        reference = action_logprobs(learner.reference, pairs, learner, args)
+        reference = action_logprobs(learner.reference, steps, learner, args)
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
         logprobs, mask = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)  # [N, L]
         width, device = mask.shape[1], mask.device
-        old_logprobs = padded([old[id(t), i] for t, i in part], width, device)
-        advantage = torch.tensor([s.advantage for s in steps], device=device)
+        old_logprobs = padded([old[step] for step in part], width, device)
+        advantage = torch.tensor([step.advantage for step in part], device=device)
         loss = policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)
         kl = torch.zeros_like(loss)
         if reference:
-            kl = kl_k3(logprobs, padded([reference[id(t), i] for t, i in part], width, device))
+            kl = kl_k3(logprobs, padded([reference[step] for step in part], width, device))
         drift = (old_logprobs - logprobs).detach()
         clipped = ((-drift).exp() - 1).abs() > args.clip_eps
         sums.append(torch.stack([(x * mask).sum() for x in (drift, clipped, kl.detach(), -logprobs.detach(), mask)]))
@@ -713,13 +706,13 @@ def update_actor(learner, groups, player, args):
     progress = player.steps / args.total_steps if args.total_steps else learner.iteration / args.iterations
     rate = args.learning_rate * (warmup_cosine(min(1.0, progress), 0.02, 0.1) if args.anneal_lr else 1.0)
     set_learning_rate(learner.optimizer, rate)
-    batches = learn.shuffled(pairs, args.minibatch_size, args.update_epochs, learner.rng)
-    counts = [sum(len(t.steps[i].action_ids) for t, i in batch) for batch in batches]  # a mean over tokens
+    batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
+    counts = [sum(len(step.action_ids) for step in batch) for batch in batches]  # a mean over tokens
     losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
     )
     learner.updates += len(batches)
-    metrics |= {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
+    metrics |= {"losses/trained_steps": len(steps), "charts/learning_rate": rate}
     if not losses:
         return metrics
     drift, clipped, kl, surprise, tokens = parallel.column_sums(sums, 5, losses[0].device)
@@ -736,17 +729,17 @@ def update_actor(learner, groups, player, args):
 def update_critic(learner, groups, args):
     """Squared error of V and GAE's returns; the mean loss."""
     critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
-    pairs = pairs_of([t for group in groups for t in group.rollouts])
+    steps = steps_of(t for group in groups for t in group.rollouts)
 
     def loss_sum(part):
-        values = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
-        targets = torch.tensor([t.steps[i].value for t, i in part], device=values.device)
+        values = value_logits(critic, [step.prompt_ids for step in part], pad_id)
+        targets = torch.tensor([step.value for step in part], device=values.device)
         return 0.5 * ((values - targets) ** 2).sum()
 
     def lengths(part):
-        return [len(t.steps[i].prompt_ids) for t, i in part]
+        return [len(step.prompt_ids) for step in part]
 
-    batches = learn.shuffled(pairs, args.minibatch_size, args.update_epochs, learner.rng)
+    batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
     losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
     return mean_loss(losses, "critic")
 
@@ -756,12 +749,11 @@ def fine_tune(learner, demos, args, updates=0):
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
-        return -logprobs.sum()
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
+        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
 
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -828,7 +820,7 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
     with run.timer("training"):
         before = set(buffer)
         metrics = rollout_metrics(rollouts) | group_metrics(groups) | player.metrics()
-        offset_of = dict(zip(map(id, rollouts), offsets, strict=True))
+        offset_of = dict(zip(rollouts, offsets, strict=True))
         converged, mastered = update_buffer(buffer, groups, offset_of, args)
         if converged:
             metrics["replay/convergence_steps"] = sum(converged) / len(converged)

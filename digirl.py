@@ -32,7 +32,7 @@ from common.lm.learn import adamw, mean_loss
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import pair_lengths, pairs_of, read_demos
+from common.replay import read_demos, step_lengths, steps_of
 from tools import plot, view
 
 
@@ -369,7 +369,7 @@ def outcomes_of(trajectory):
 
 def set_advantages(learner, trajectories, args):
     """Step level: each step's `value` and `advantage`; 1 where actions are not filtered."""
-    states = [list(t.steps[i].prompt_ids) for t, i in pairs_of(trajectories)]
+    states = [list(step.prompt_ids) for step in steps_of(trajectories)]
     values = iter(values_of(learner, "step", states, args).tolist())
     for trajectory in trajectories:
         value = torch.tensor([*(next(values) for _ in trajectory.steps), 0.0])
@@ -386,8 +386,8 @@ def drawn(items, args, rng):
 def update_values(learner, buffer, args):
     """The two classifiers, on everything in the buffer. Metrics."""
     starts = [(list(t.steps[0].prompt_ids), t.reward) for t in buffer]
-    labels = {id(t): (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
-    states = [(list(t.steps[i].prompt_ids), labels[id(t)][i]) for t, i in pairs_of(buffer)]
+    labels = {t: (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
+    states = [(list(step.prompt_ids), labels[step.trajectory][step.t]) for step in steps_of(buffer)]
     return {
         "losses/instruction_value_loss": fit(learner, "instruction", starts, args.instruction_updates, args),
         "losses/step_value_loss": fit(learner, "step", states, args.step_updates, args),
@@ -413,24 +413,23 @@ def fit(learner, name, examples, updates, args):
 
 def update_actor(learner, trajectories, args):
     """Maximum likelihood on the actions that passed both filters. Metrics."""
-    actor, pairs = learner.actor, pairs_of(trajectories)
+    actor, steps = learner.actor, steps_of(trajectories)
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
         logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
         logprobs = logprobs.sum(dim=1)  # [N] log pi of the whole action
-        advantages = torch.tensor([s.advantage for s in steps], device=logprobs.device)
-        return policy_loss(logprobs, advantages) * len(steps)
+        advantages = torch.tensor([step.advantage for step in part], device=logprobs.device)
+        return policy_loss(logprobs, advantages) * len(part)
 
     batches, counts = [], []
     for _ in range(args.actor_updates):
-        batch = drawn(pairs, args, learner.rng)
-        if good := [(t, i) for t, i in batch if t.steps[i].advantage > 0]:  # the others add 0
+        batch = drawn(steps, args, learner.rng)
+        if good := [step for step in batch if step.advantage > 0]:  # the others add 0
             batches.append(good)
             counts.append(len(batch))
     losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
     )
     learner.updates += len(batches)
     trained = sum(map(len, batches))
@@ -446,12 +445,11 @@ def fine_tune(learner, demos, args, updates=0):
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
-        return -logprobs.sum()
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
+        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
 
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -477,7 +475,7 @@ def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
         metrics |= update_values(learner, buffer, args)
         passed = filtered(learner, buffer, args)
         set_advantages(learner, passed, args)
-        steps = [t.steps[i] for t, i in pairs_of(passed)]
+        steps = steps_of(passed)
         metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
         metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
         metrics |= update_actor(learner, passed, args)
@@ -514,7 +512,7 @@ def start_actor(learner, player, train_tasks, test_tasks, args):
         raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     if demos:
         run.trajectories.append(demos)
-        run.say(f"{len(demos)} demonstrations of {len(pairs_of(demos))} steps: fine-tuning")
+        run.say(f"{len(demos)} demonstrations of {len(steps_of(demos))} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
         run.save_start(fsdp.to_save(learner.actor), learner.tokenizer)

@@ -44,7 +44,7 @@ from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
-from common.replay import pair_lengths, pairs_of, read_demos
+from common.replay import read_demos, step_lengths, steps_of
 from tools import plot, view
 
 
@@ -980,23 +980,23 @@ def make_optimizer(model, learning_rate, args):
     return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
 
 
-def token_logprobs(learner, pairs, temperature):
-    """Log-probs of the tokens of the pairs' actions under the actor, 0 behind their ends: [N, T]."""
+def token_logprobs(learner, steps, temperature):
+    """Log-probs of the tokens of the steps' actions under the actor, 0 behind their ends: [N, T]."""
     network, reader = learner.network
-    prompts, actions = [learner.prompt(t.steps[i]) for t, i in pairs], [t.steps[i].action_ids for t, i in pairs]
+    prompts, actions = [learner.prompt(step) for step in steps], [step.action_ids for step in steps]
     return network.token_logprobs(learner.actor, reader, prompts, actions, temperature)[0]
 
 
-def action_scores(learner, pairs, args):
-    """log pi(a | s) of the pairs' whole actions, and their H: [N], [N]."""
-    logprobs = token_logprobs(learner, pairs, args.temperature).sum(dim=1)
-    return logprobs, -logprobs if args.entropy == "surrogate" else exact_entropies(learner, pairs, args.temperature)
+def action_scores(learner, steps, args):
+    """log pi(a | s) of the steps' whole actions, and their H: [N], [N]."""
+    logprobs = token_logprobs(learner, steps, args.temperature).sum(dim=1)
+    return logprobs, -logprobs if args.entropy == "surrogate" else exact_entropies(learner, steps, args.temperature)
 
 
-def exact_entropies(learner, pairs, temperature):
+def exact_entropies(learner, steps, temperature):
     """The sum over each action's tokens of the entropy of what they were sampled from: [N]."""
     network, reader = learner.network
-    prompts, actions = [learner.prompt(t.steps[i]) for t, i in pairs], [t.steps[i].action_ids for t, i in pairs]
+    prompts, actions = [learner.prompt(step) for step in steps], [step.action_ids for step in steps]
     logits = network.action_logits(learner.actor, reader, prompts, actions)  # N of [T, V]
     logprobs = [(row / (temperature or 1.0)).log_softmax(dim=-1) for row in logits]
     # 0 log 0 is 0, its gradient too: a model that sees has tokens of probability 0
@@ -1034,14 +1034,14 @@ def assess(trajectory, values, ratios, outcome, args):
 def assess_all(learner, trajectories, args):
     """What the networks make of trajectories now: an Assessment for each, and its steps' `ref_logprob` (log pi now),
     `value` (the critic's target) and `advantage`."""
-    pairs, pad_id = pairs_of(trajectories), learner.tokenizer.pad_token_id
+    every, pad_id = steps_of(trajectories), learner.tokenizer.pad_token_id
     limits = args.micro_batch_tokens, learner.processor
 
     def score(batch):
         return torch.stack(action_scores(learner, batch, args), dim=1)
 
-    scores = iter(learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens))
-    states = [learner.prompt(t.steps[i]) for t, i in pairs]
+    scores = iter(learn.map_batches(score, every, step_lengths(every), args.micro_batch_tokens))
+    states = [learner.prompt(step) for step in every]
     values = iter(state_values(learner.critics["value"], states, pad_id, *limits))
     ends = [terminal_state(learner, t, args.trajectory_value) for t in trajectories]
     v_traj = state_values(learner.critics["trajectory"], ends, pad_id, *limits)
@@ -1067,28 +1067,28 @@ def update(learner, batch, chosen, version, progress, args):
     if not learner.critics:  # nothing is valued
         return update_actor(learner, chosen, progress, args), []
     both = batch + chosen
-    unique = list({id(t): t for t in both}.values())
-    assessments = dict(zip(map(id, unique), assess_all(learner, unique, args), strict=True))
-    metrics = value_metrics(batch, [assessments[id(t)] for t in batch], args)
+    unique = list(dict.fromkeys(both))
+    assessments = dict(zip(unique, assess_all(learner, unique, args), strict=True))
+    metrics = value_metrics(batch, [assessments[t] for t in batch], args)
     metrics |= assessment_metrics(unique, assessments, version)
-    targets = {(id(t), i): t.steps[i].value for t, i in pairs_of(batch)}
+    targets = [step.value for step in steps_of(batch)]
     metrics |= update_critics(learner, batch, targets, args.critic_epochs, args)
     metrics |= update_actor(learner, chosen, progress, args)
-    return metrics, [assessments[id(t)] for t in both]
+    return metrics, [assessments[t] for t in both]
 
 
 def warm_up_critics(learner, trajectories, args):
     """Train new critics on the first trajectories' labels. Metrics."""
-    targets = {(id(t), i): t.reward for t, i in pairs_of(trajectories)}
+    targets = [step.trajectory.reward for step in steps_of(trajectories)]
     return update_critics(learner, trajectories, targets, args.critic_warmup_epochs, args)
 
 
 def update_critics(learner, trajectories, targets, epochs, args):
-    """Section 5.1: V(s) on the states, whose `targets` are by (id of the trajectory, t); V_traj on the ends, whose
-    labels are the evaluator's. Metrics."""
+    """Section 5.1: V(s) on the states, whose `targets` are in the order of the steps; V_traj on the ends, whose labels
+    are the evaluator's. Metrics."""
     if not learner.critics or not epochs:
         return {}
-    states = [(learner.prompt(t.steps[i]), targets[id(t), i]) for t, i in pairs_of(trajectories)]
+    states = [(learner.prompt(step), target) for step, target in zip(steps_of(trajectories), targets, strict=True)]
     ends = [(terminal_state(learner, t, args.trajectory_value), t.reward) for t in trajectories]
     return {
         "losses/critic_loss": fit(learner, "value", states, epochs, args),
@@ -1113,11 +1113,10 @@ def fit(learner, name, examples, epochs, args):
     return mean_loss(losses, "critic")
 
 
-def actor_loss(learner, pairs, args):
-    """Eq. 1 summed over the pairs, or maximum likelihood (filtered-bc: every trajectory is a success); and what is
+def actor_loss(learner, steps, args):
+    """Eq. 1 summed over the steps, or maximum likelihood (filtered-bc: every trajectory is a success); and what is
     logged: ratio and entropy summed, both without gradient."""
-    steps = [t.steps[i] for t, i in pairs]
-    logprobs, entropy = action_scores(learner, pairs, args)
+    logprobs, entropy = action_scores(learner, steps, args)
     behaviour = torch.tensor([sum(step.logprobs) for step in steps], device=logprobs.device)
     ratios = (logprobs.detach() - behaviour).exp()
     shown = torch.stack([ratios.clamp(max=1.0).sum(), entropy.detach().sum()])
@@ -1131,26 +1130,26 @@ def actor_loss(learner, pairs, args):
 def update_actor(learner, trajectories, progress, args):
     """Eq. 1 on the trajectories' steps. Metrics."""
     actor, sums = learner.actor, []
-    pairs = pairs_of(trajectories)
+    steps = steps_of(trajectories)
     if args.algorithm != "filtered-bc" and not args.beta:  # what has no advantage has no gradient
-        pairs = [(t, i) for t, i in pairs if t.steps[i].advantage]
+        steps = [step for step in steps if step.advantage]
     rate = args.learning_rate * (warmup_cosine(progress, 0.02, 0.1) if args.anneal_lr else 1.0)
     set_learning_rate(learner.optimizer, rate)
-    metrics = {"losses/trained_steps": len(pairs), "charts/learning_rate": rate}
+    metrics = {"losses/trained_steps": len(steps), "charts/learning_rate": rate}
 
     def loss_sum(part):
         loss, shown = actor_loss(learner, part, args)
         sums.append(shown)
         return loss
 
-    batches = learn.shuffled(pairs, args.batch_size, args.actor_epochs, learner.rng)
+    batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, learner.rng)
     losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm
+        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm
     )
     learner.updates += len(batches)
     if not losses:
         return metrics
-    ratio, entropy = (x / (len(pairs) * args.actor_epochs) for x in parallel.column_sums(sums, 2, actor.device))
+    ratio, entropy = (x / (len(steps) * args.actor_epochs) for x in parallel.column_sums(sums, 2, actor.device))
     return metrics | {
         "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/grad_norm": torch.stack(norms).mean().item(),
@@ -1172,9 +1171,8 @@ def value_metrics(trajectories, assessments, args):
 def assessment_metrics(trajectories, assessments, version):
     """Advantages and ratios of the drawn steps; how far log-probs at sampling are from our own, per token, over those
     that the newest version sampled."""
-    pairs = pairs_of(trajectories)
-    steps = [t.steps[i] for t, i in pairs]
-    ratios = [ratio for t in trajectories for ratio in assessments[id(t)].ratios]
+    steps = steps_of(trajectories)
+    ratios = [ratio for t in trajectories for ratio in assessments[t].ratios]
     own = [(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps if step.version == version]
     count = max(1, len(steps))
     found = {
@@ -1194,7 +1192,7 @@ def fine_tune(learner, demos, args, updates=0):
 
     if args.cpu_threads:
         learn.use_threads(os.cpu_count())  # nothing else runs yet
-    loss = learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    loss = learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
     return loss
@@ -1448,7 +1446,7 @@ def start(host, train_tasks, test_tasks, args):
     if demos:
         keep(run, demos)
         trajectories = [t for t, _ in demos]
-        run.say(f"{len(demos)} demonstrations of {len(pairs_of(trajectories))} steps: fine-tuning")
+        run.say(f"{len(demos)} demonstrations of {len(steps_of(trajectories))} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, trajectories, args)
         run.save_start(learner.actor, learner.processor or learner.tokenizer)

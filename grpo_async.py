@@ -43,7 +43,7 @@ from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import TrajectoryStore, pair_lengths, pairs_of
+from common.replay import TrajectoryStore, step_lengths, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 
@@ -901,19 +901,17 @@ def make_optimizer(model, learning_rate, args):
     return adamw(model, learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
 
 
-def prompt_of(trajectory, t, pictures, history_images):
+def prompt_of(step, pictures, history_images):
     """The vlm.Prompt of a step: its ids, and the screenshots that it was shown."""
-    shown = [*shown_steps(trajectory.steps[:t], history_images), trajectory.steps[t]]
-    return vlm.Prompt(trajectory.steps[t].prompt_ids, [pictures[step.screenshot] for step in shown])
+    shown = [*shown_steps(step.trajectory.steps[: step.t], history_images), step]
+    return vlm.Prompt(step.prompt_ids, [pictures[one.screenshot] for one in shown])
 
 
-def logprobs_of(model, pairs, pictures, learner, args):
-    """Log-probs [N, T] of the pairs' action tokens under a model, and their mask."""
+def logprobs_of(model, steps, pictures, learner, args):
+    """Log-probs [N, T] of the steps' action tokens under a model, and their mask."""
     count = args.history_images if is_chat(learner.processor, args.prompt_format) else 1
-    prompts = [prompt_of(t, i, pictures, count) for t, i in pairs]
-    return vlm.token_logprobs(
-        model, learner.processor, prompts, [t.steps[i].action_ids for t, i in pairs], args.temperature
-    )
+    prompts, actions = [prompt_of(step, pictures, count) for step in steps], [step.action_ids for step in steps]
+    return vlm.token_logprobs(model, learner.processor, prompts, actions, args.temperature)
 
 
 def padded(rows, width, device):
@@ -940,24 +938,24 @@ def update_actor(learner, groups, pictures, version, args):
     trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
     lengths = torch.tensor([len(t.steps) for t in trajectories])
     mode = "trajectory" if args.loss == "raft" else args.step_weight
-    weights = dict(zip(map(id, trajectories), step_weights(lengths, mode, args.k).tolist(), strict=True))
+    weights = dict(zip(trajectories, step_weights(lengths, mode, args.k).tolist(), strict=True))
     prox = {}
     if args.loss in ("decoupled", "raft"):  # one forward pass by the weights before the updates
 
         def score(batch):
             return logprobs_of(actor, batch, pictures, learner, args)[0]
 
-        pairs = pairs_of(trajectories)
-        scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
-        prox = {(id(t), i): row[: len(t.steps[i].logprobs)] for (t, i), row in zip(pairs, scores, strict=True)}
+        steps = steps_of(trajectories)
+        scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
+        prox = {step: row[: len(step.logprobs)] for step, row in zip(steps, scores, strict=True)}
 
     def loss_sum(part):
         logprobs, mask = logprobs_of(actor, part, pictures, learner, args)  # [N, T]
         width, device = mask.shape[1], mask.device
-        behave = padded([t.steps[i].logprobs for t, i in part], width, device)
-        near = padded([prox[id(t), i] for t, i in part], width, device) if prox else behave
-        advantages = torch.tensor([t.steps[i].advantage for t, i in part], device=device)
-        weight = torch.tensor([weights[id(t)] for t, _ in part], device=device)
+        behave = padded([step.logprobs for step in part], width, device)
+        near = padded([prox[step] for step in part], width, device) if prox else behave
+        advantages = torch.tensor([step.advantage for step in part], device=device)
+        weight = torch.tensor([weights[step.trajectory] for step in part], device=device)
         if args.loss == "reinforce":
             loss, shares = -logprobs * mask, {}
             weight = torch.ones_like(weight)
@@ -976,16 +974,16 @@ def update_actor(learner, groups, pictures, version, args):
     batches, counts = [], []
     size = max(1, math.ceil(len(trajectories) / args.minibatches))
     for some in learn.shuffled(trajectories, size, args.update_epochs, learner.rng):
-        batches.append(pairs_of(some))
+        batches.append(steps_of(some))
         tokens = sum(len(step.action_ids) for t in some for step in t.steps)
         counts.append(tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(some))
     losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, pair_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
+        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
     )
     learner.updates += len(batches)
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
-    own = [(t, i) for t, i in pairs_of(trajectories if prox else []) if t.steps[i].version == version]
-    metrics |= logprob_gap([(sum(t.steps[i].logprobs), sum(prox[id(t), i]), len(prox[id(t), i])) for t, i in own])
+    own = [step for step in prox if step.version == version]
+    metrics |= logprob_gap([(sum(step.logprobs), sum(prox[step]), len(prox[step])) for step in own])
     if not losses:
         return metrics
     *shares, drift, entropy, tokens = parallel.column_sums(sums, 6, actor.device)
@@ -1008,7 +1006,7 @@ def fine_tune(learner, demos, pictures, args, updates=0):
 
     if args.cpu_threads:
         learn.use_threads(os.cpu_count())  # nothing else runs yet
-    loss = learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    loss = learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
     return loss

@@ -41,7 +41,7 @@ from common.lm.learn import adamw, mean_loss, warmup_cosine
 from common.lm.rollout import Player
 from common.lm.run import Run, check_ranges, parse_args, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
-from common.replay import pair_lengths, pairs_of, read_demos, read_labelled
+from common.replay import read_demos, read_labelled, step_lengths, steps_of
 from tools import plot, view
 
 
@@ -720,25 +720,25 @@ def evolved_task(env, proposed, parent):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def set_ref_logprobs(pairs, actor, tokenizer, args):
-    """log pi_ref(a | s, I) of the pairs' actions into their steps' `ref_logprob`: pi_ref is the actor as it is now, at
-    the start of a phase. Returns the actions' perplexities."""
+def set_ref_logprobs(steps, actor, tokenizer, args):
+    """log pi_ref(a | s, I) of the steps' actions into their `ref_logprob`: pi_ref is the actor as it is now, at the
+    start of a phase. Returns the actions' perplexities."""
 
     def score(batch):
-        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in batch], strict=True)
+        prompts, actions = [step.prompt_ids for step in batch], [step.action_ids for step in batch]
         logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    scores = learn.map_batches(score, pairs, pair_lengths(pairs), args.micro_batch_tokens)
-    for (trajectory, i), (logprob, _) in zip(pairs, scores, strict=True):
-        trajectory.steps[i].ref_logprob = logprob
+    scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
+    for step, (logprob, _) in zip(steps, scores, strict=True):
+        step.ref_logprob = logprob
     return [ppl for _, ppl in scores]
 
 
 def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
-    """Replay under the last actor (section 2.2): a random subset of the buffer's actions whose perplexity is in the
-    band, at most `limit`. Returns (pairs, share of the scored actions that was in the band)."""
-    candidates = pairs_of(replay_buffer)
+    """Replay under the last actor (section 2.2): a random subset of the buffer's steps whose actions' perplexity is in
+    the band, at most `limit`. Returns (steps, share of the scored actions that was in the band)."""
+    candidates = steps_of(replay_buffer)
     rng.shuffle(candidates)
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
@@ -750,95 +750,94 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
     return kept[:limit], len(kept) / max(1, scored)
 
 
-def set_advantages(pairs, critic, pad_id, args):
-    """Eq. 15, or the released code's or DigiRL's advantage, for the pairs, into their steps' `value` and `advantage`.
-    Only the states that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an
-    advantage that reads one of those."""
-    first = [0] if args.loss == "digirl" else []  # its instruction level asks for V of the first page, too
-    asked = [(t, place) for t, i in pairs for place in (i, i + 1, *first) if place < len(t.steps)]
-    needed = {(id(t), place): (t, place) for t, place in asked}.values()
-    states = [t.steps[i].prompt_ids for t, i in needed]
-    values = state_values(critic, states, pad_id, args.micro_batch_tokens)
-    by_trajectory = {}
-    for trajectory, i in pairs:
-        unknown = torch.full((len(trajectory.steps),), math.nan)
-        by_trajectory.setdefault(id(trajectory), (trajectory, unknown, []))[2].append(i)
-    for (trajectory, i), value in zip(needed, values, strict=True):
-        trajectory.steps[i].value = by_trajectory[id(trajectory)][1][i] = value
-    for trajectory, value, places in by_trajectory.values():
+def set_advantages(steps, critic, pad_id, args):
+    """Eq. 15, or the released code's or DigiRL's advantage, into the steps' `advantage`, and V into their `value`. Only
+    the states that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an advantage
+    that reads one of those."""
+    first = 1 if args.loss == "digirl" else 0  # its instruction level asks for V of the first page, too
+    by_trajectory, needed = {}, {}
+    for step in steps:
+        all_steps = step.trajectory.steps
+        needed |= dict.fromkeys([*all_steps[step.t : step.t + 2], *all_steps[:first]])
+        by_trajectory.setdefault(step.trajectory, []).append(step)
+    for step in (step for trajectory in by_trajectory for step in trajectory.steps):
+        step.value = None  # an earlier critic's
+    values = state_values(critic, [step.prompt_ids for step in needed], pad_id, args.micro_batch_tokens)
+    for step, value in zip(needed, values, strict=True):
+        step.value = value
+    for trajectory, own in by_trajectory.items():
+        value = torch.tensor([math.nan if step.value is None else step.value for step in trajectory.steps])
         if args.loss == "released":
             advantage = released_advantages(value, trajectory.reward, args.gamma)
         elif args.loss == "digirl":
             advantage = digirl_advantages(value, trajectory.reward, args.gamma)
         else:
             advantage = advantages(value, trajectory.reward, args.gamma, args.lam)
-        for i in places:
-            trajectory.steps[i].advantage = advantage[i].item()
-            if math.isnan(advantage[i]):
+        for step in own:
+            step.advantage = advantage[step.t].item()
+            if math.isnan(step.advantage):
                 raise ValueError("the advantage reads V of states other than t and t + 1: value these, too")
 
 
-def passed(pairs, quantile):
-    """The pairs that pass DigiRL's filters: of trajectories that went best against what their first page promised
+def passed(steps, quantile):
+    """The steps that pass DigiRL's filters: of trajectories that went best against what their first page promised
     (outcome minus V, at or above the quantile of all), the actions of positive advantage."""
-    scores = {id(t): t.reward - t.steps[0].value for t, _ in pairs}
+    scores = {step.trajectory: step.trajectory.reward - step.trajectory.steps[0].value for step in steps}
     bar = torch.quantile(torch.tensor(list(scores.values()), dtype=torch.float64), quantile).item()
-    return [(t, i) for t, i in pairs if scores[id(t)] >= bar and t.steps[i].advantage > 0]
+    return [step for step in steps if scores[step.trajectory] >= bar and step.advantage > 0]
 
 
-def floor_advantages(pairs, rng, args):
+def floor_advantages(steps, rng, args):
     """Floor the advantages and keep only a share of the floored actions."""
     kept = []
-    for trajectory, i in pairs:
-        step = trajectory.steps[i]
+    for step in steps:
         floored = step.advantage <= args.advantage_floor
         step.advantage = max(step.advantage, args.advantage_floor)
         if not floored or rng.random() < args.floored_keep:
-            kept.append((trajectory, i))
+            kept.append(step)
     return kept
 
 
-def update_critic(learner, pairs, epochs, rng, args):
-    """Eq. 7 on (state, outcome) pairs; the mean loss."""
+def update_critic(learner, steps, epochs, rng, args):
+    """Eq. 7 on the steps' states and their trajectories' outcomes; the mean loss."""
     critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
 
     def loss_sum(part):
-        logits = value_logits(critic, [t.steps[i].prompt_ids for t, i in part], pad_id)
-        outcomes = torch.tensor([t.reward for t, _ in part], device=logits.device)
+        logits = value_logits(critic, [step.prompt_ids for step in part], pad_id)
+        outcomes = torch.tensor([step.trajectory.reward for step in part], device=logits.device)
         return critic_loss(logits, outcomes) * len(part)
 
     def lengths(part):
-        return [len(t.steps[i].prompt_ids) for t, i in part]
+        return [len(step.prompt_ids) for step in part]
 
-    batches, tokens = learn.shuffled(pairs, args.batch_size, epochs, rng), args.micro_batch_tokens
+    batches, tokens = learn.shuffled(steps, args.batch_size, epochs, rng), args.micro_batch_tokens
     losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, tokens)
     return mean_loss(losses, "critic")
 
 
-def update_actor(learner, pairs, phase, rng, args):
-    """Eq. 12, or the loss that --loss names, on (state, action, advantage, log pi_ref) of the pairs. Metrics."""
+def update_actor(learner, steps, phase, rng, args):
+    """Eq. 12, or the loss that --loss names, on the steps' (state, action, advantage, log pi_ref). Metrics."""
     actor, drifts = learner.actor, []
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        prompts, actions = [s.prompt_ids for s in steps], [s.action_ids for s in steps]
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
         logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
-        reference = torch.tensor([s.ref_logprob for s in steps], device=logprobs.device)
+        reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
         if args.loss in ("sft", "digirl"):  # filtered before
             return -logprobs.sum()
-        advantage = torch.tensor([s.advantage for s in steps], device=logprobs.device)
+        advantage = torch.tensor([step.advantage for step in part], device=logprobs.device)
         if args.loss == "released":
             lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
-            return released_loss(logprobs, reference, lengths, advantage) * len(steps)
+            return released_loss(logprobs, reference, lengths, advantage) * len(part)
         if args.loss == "reinforce":
-            return reinforce_loss(logprobs, advantage) * len(steps)
+            return reinforce_loss(logprobs, advantage) * len(part)
         if args.loss in ("awr", "forward-kl"):
-            return weighted_loss(logprobs, advantage, args.beta) * len(steps)
-        return policy_loss(logprobs, reference, advantage, args.beta) * len(steps)
+            return weighted_loss(logprobs, advantage, args.beta) * len(part)
+        return policy_loss(logprobs, reference, advantage, args.beta) * len(part)
 
-    batches = learn.shuffled(pairs, args.batch_size, args.actor_epochs, rng)
+    batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
     rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
     losses, norms = learn.descend(
@@ -846,7 +845,7 @@ def update_actor(learner, pairs, phase, rng, args):
         learner.optimizer,
         loss_sum,
         batches,
-        pair_lengths,
+        step_lengths,
         args.micro_batch_tokens,
         args.max_grad_norm,
         rates=rates,
@@ -857,7 +856,7 @@ def update_actor(learner, pairs, phase, rng, args):
     (drift,) = parallel.column_sums(drifts, 1, losses[0].device)
     return {
         "losses/policy_loss": mean_loss(losses, "actor"),
-        "losses/ref_minus_new_logprob": drift / (len(pairs) * args.actor_epochs),
+        "losses/ref_minus_new_logprob": drift / (len(steps) * args.actor_epochs),
         "losses/grad_norm": torch.stack(norms).mean().item(),
         "charts/learning_rate": rates[-1],
     }
@@ -868,12 +867,11 @@ def fine_tune(learner, demos, args, updates=0):
     actor, tokenizer = learner.actor, learner.tokenizer
 
     def loss_sum(part):
-        steps = [t.steps[i] for t, i in part]
-        logprobs, _ = llm.token_logprobs(actor, tokenizer, [s.prompt_ids for s in steps], [s.action_ids for s in steps])
-        return -logprobs.sum()
+        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
+        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
 
     optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, pairs_of(demos), loss_sum, args, updates)
+    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
@@ -908,8 +906,8 @@ def labelled_episodes(memory, args):
     """The run's own episodes that the ORM learns from: of the demonstrations at most --orm-demos, drawn at random."""
     demos = [t for t in memory.labelled if t.kind == "demo"]
     drawn = random.Random(args.seed).sample(demos, min(len(demos), args.orm_demos))
-    unwanted = {id(t) for t in demos} - {id(t) for t in drawn}
-    return [t for t in memory.labelled if id(t) not in unwanted]
+    unwanted = set(demos) - set(drawn)
+    return [t for t in memory.labelled if t not in unwanted]
 
 
 def start_orm(learner, memory, player, train_tasks, args):
@@ -1007,13 +1005,13 @@ def start_values(learner, memory, player, tasks, args):
     seen = [task for task in tasks if (task.site, task.seed) in pages]
     states = [player.prompt(task.instruction, [], pages[task.site, task.seed]) for task in seen]
     values = state_values(learner.critic, states, learner.tokenizer.pad_token_id, args.micro_batch_tokens)
-    found = {id(task): value for task, value in zip(seen, values, strict=True)}
-    return [found.get(id(task), 0.0) for task in tasks]
+    values = iter(values)
+    return [next(values) if (task.site, task.seed) in pages else 0.0 for task in tasks]
 
 
 def update(learner, memory, rollouts, phase, rng, args):
     """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
-    fresh = pairs_of(rollouts)
+    fresh = steps_of(rollouts)
     set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
     experience, metrics = [], {}
     if args.replay:
@@ -1021,29 +1019,29 @@ def update(learner, memory, rollouts, phase, rng, args):
         buffer = memory.replay_buffer + [t for t in memory.rollouts if args.replay_failures and not t.reward]
         experience, share = draw_replay(buffer, learner.actor, learner.tokenizer, limit, rng, args)
         metrics |= {"replay/steps": len(experience), "replay/in_band": share}
-    pairs = fresh + experience
+    steps = fresh + experience
     if learner.critic is not None:
-        data = fresh if args.critic_replay == "none" else pairs
+        data = fresh if args.critic_replay == "none" else steps
         if args.replay and args.critic_replay == "both":
-            old = pairs_of(memory.rollouts)
+            old = steps_of(memory.rollouts)
             data = fresh + rng.sample(old, min(len(old), len(fresh)))
         if args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-        set_advantages(pairs, learner.critic, learner.tokenizer.pad_token_id, args)
+        set_advantages(steps, learner.critic, learner.tokenizer.pad_token_id, args)
         metrics |= value_metrics(fresh, experience)
         if not args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
     if args.loss in ("paper", "reinforce"):
-        pairs = floor_advantages(pairs, rng, args)
+        steps = floor_advantages(steps, rng, args)
     elif args.loss == "forward-kl":
-        pairs = fresh  # Eq. 13's expectation is over pi_ref's actions
+        steps = fresh  # Eq. 13's expectation is over pi_ref's actions
     elif args.loss == "released":
-        pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.steps[i].advantage > 0]  # the rest adds 0
-    elif args.loss == "digirl" and pairs:
-        pairs = passed(pairs, args.filter_quantile)
+        steps = [step for step in steps if step.advantage > 0]  # the rest adds 0
+    elif args.loss == "digirl" and steps:
+        steps = passed(steps, args.filter_quantile)
     elif args.loss == "sft":
-        pairs = [(trajectory, i) for trajectory, i in pairs if trajectory.reward]
-    return metrics | update_actor(learner, pairs, phase, rng, args)
+        steps = [step for step in steps if step.trajectory.reward]
+    return metrics | update_actor(learner, steps, phase, rng, args)
 
 
 def outcome_reward(trajectory, judged_by, threshold=0.5):
@@ -1054,12 +1052,12 @@ def outcome_reward(trajectory, judged_by, threshold=0.5):
 
 def value_metrics(fresh, experience):
     """Means of values and advantages, and how well the critic tells this phase's outcomes apart."""
-    values = {won: [t.steps[i].value for t, i in fresh if bool(t.reward) is won] for won in (True, False)}
+    values = {won: [s.value for s in fresh if bool(s.trajectory.reward) is won] for won in (True, False)}
     metrics = {"losses/critic_auc": auc(values[True], values[False])}
     metrics["losses/value_fresh"] = sum(values[True] + values[False]) / max(1, len(fresh))
-    for name, pairs in (("fresh", fresh), ("replay", experience)):
-        if pairs:
-            metrics[f"losses/advantage_{name}"] = sum(t.steps[i].advantage for t, i in pairs) / len(pairs)
+    for name, steps in (("fresh", fresh), ("replay", experience)):
+        if steps:
+            metrics[f"losses/advantage_{name}"] = sum(step.advantage for step in steps) / len(steps)
     return metrics
 
 
@@ -1219,8 +1217,8 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
         run.report("ORM", metrics, "orm/labelled", "orm_start/accuracy", "orm_start/auc", "orm_start/base_rate")
     if learner.critic is not None:
         with run.timer("training"):
-            pairs, epochs = pairs_of(memory.rollouts), args.critic_warmup_epochs
-            metrics["losses/critic_loss"] = update_critic(learner, pairs, epochs, learner.rng, args)
+            steps, epochs = steps_of(memory.rollouts), args.critic_warmup_epochs
+            metrics["losses/critic_loss"] = update_critic(learner, steps, epochs, learner.rng, args)
     learner.phase = 0
     run.log({**metrics, "charts/phase": 0}, player.steps)
     save(learner, player)

@@ -36,7 +36,7 @@ GRPO = """grpo_async.py --env-id gallery/count+take_out --batch-size 8 --group-s
 RUNS = {
     "webrl": f"{WEBRL} --curriculum --orm-refresh 3",
     "webrl-released": f"{WEBRL} --loss released --no-curriculum",
-    "webrl-digirl": f"{WEBRL} --loss digirl --no-curriculum --fixed-instructions",
+    "webrl-digirl": f"{WEBRL} --loss digirl --no-curriculum",
     "crps": CRPS,
     "crps-ppo": f"{CRPS} --algorithm ppo --replay none --kl-coef 0.01",
     "digirl": DIGIRL,

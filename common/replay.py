@@ -82,6 +82,11 @@ class Step:
     value: float | None = None
     advantage: float | None = None
     ref_logprob: float | None = None
+    # not stored: whose step this is and at which t (`steps_of`), and what a learner notes on it
+    trajectory: "Trajectory | None" = field(default=None, repr=False, compare=False)
+    t: int = field(default=0, compare=False)
+
+    __hash__ = object.__hash__  # a step is itself alone, though another may be equal
 
     def __post_init__(self):
         self.prompt_ids = array("i", self.prompt_ids)
@@ -127,6 +132,8 @@ class Trajectory:
     prefix: int = 0
     final_observation: str = ""
 
+    __hash__ = object.__hash__
+
     def __post_init__(self):
         self.kind = self.kind or kind_of(self.policy)  # runs of before kept the title alone
 
@@ -138,8 +145,13 @@ class Trajectory:
         return self.outcome == "exit" and (self.judged or 0.0) > 0.5
 
 
+STORED = [name for name in Step.__dataclass_fields__ if name not in ("trajectory", "t")]
+
+
 def _fields(record) -> dict:
-    if isinstance(record, Trajectory | Step | Task):
+    if isinstance(record, Step):
+        return {name: getattr(record, name) for name in STORED}
+    if isinstance(record, Trajectory | Task):
         return vars(record)  # dataclasses.asdict copies every token id: ten times slower
     if isinstance(record, array):
         return record.tolist()
@@ -318,11 +330,17 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
     return demos
 
 
-def pairs_of(trajectories: list[Trajectory]) -> list[tuple[Trajectory, int]]:
-    """Every step of the trajectories with its place, the terminal one too."""
-    return [(trajectory, t) for trajectory in trajectories for t in range(len(trajectory.steps))]
+def steps_of(trajectories: Iterable[Trajectory]) -> list[Step]:
+    """Every step that a trajectory's own policy took, the terminal one too; not those of a prefix, which an earlier
+    one took. Each knows its `trajectory` and its place `t` in it from now on."""
+    found = []
+    for trajectory in trajectories:
+        for t in range(trajectory.prefix, len(trajectory.steps)):
+            trajectory.steps[t].trajectory, trajectory.steps[t].t = trajectory, t
+            found.append(trajectory.steps[t])
+    return found
 
 
-def pair_lengths(pairs: list[tuple[Trajectory, int]]) -> list[int]:
-    """Tokens of each pair's prompt and action."""
-    return [len(t.steps[i].prompt_ids) + len(t.steps[i].action_ids) for t, i in pairs]
+def step_lengths(steps: list[Step]) -> list[int]:
+    """Tokens of each step's prompt and action."""
+    return [len(step.prompt_ids) + len(step.action_ids) for step in steps]

@@ -168,7 +168,7 @@ def make_args(**changes):
 
 
 def update(buffer, groups, **changes):
-    offsets = {id(t): 100 + i for i, t in enumerate(t for group in groups for t in group.rollouts)}
+    offsets = {t: 100 + i for i, t in enumerate(t for group in groups for t in group.rollouts)}
     return crps.update_buffer(buffer, groups, offsets, make_args(**changes))
 
 

@@ -421,10 +421,9 @@ def test_the_terminal_step_is_trained_on(learner):
 
 
 def test_exact_entropy_is_that_of_the_tokens(learner):
-    pairs = [(t, i) for t in [trajectory(random.Random(5), steps=2)] for i in range(2)]
-    _, entropies = distrl.action_scores(learner, pairs, replace(ARGS, entropy="exact"))
-    for (made, i), entropy in zip(pairs, entropies.tolist(), strict=True):
-        step = made.steps[i]
+    steps = trajectory(random.Random(5), steps=2).steps
+    _, entropies = distrl.action_scores(learner, steps, replace(ARGS, entropy="exact"))
+    for step, entropy in zip(steps, entropies.tolist(), strict=True):
         ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
         with torch.no_grad():
             chances = learner.actor(ids).logits[0, len(step.prompt_ids) - 1 : -1].softmax(-1)

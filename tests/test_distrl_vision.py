@@ -115,11 +115,10 @@ def test_what_is_trained_on_is_what_was_sampled(args, demos, tmp_path):
     """Log-probs at sampling are the learner's own, with the screenshot from the disk; another one changes them."""
     learner, trajectories = learner_of(args, demos, tmp_path)
     sampled = trajectories[2]
-    pairs = [(sampled, i) for i in range(len(sampled.steps))]
-    logprobs = distrl.token_logprobs(learner, pairs, 1.0)
+    logprobs = distrl.token_logprobs(learner, sampled.steps, 1.0)
     for row, step in zip(logprobs.tolist(), sampled.steps, strict=True):
         assert row[: len(step.logprobs)] == pytest.approx(step.logprobs, abs=1e-4)
-    entropies = distrl.exact_entropies(learner, pairs, 1.0)
+    entropies = distrl.exact_entropies(learner, sampled.steps, 1.0)
     assert ((entropies > 0) & (entropies < 8 * 6)).all()  # at most log V a token
     entropies.mean().backward()  # tokens that cannot be sampled do not spoil it
     gradients = [p.grad for p in learner.actor.parameters() if p.grad is not None]
@@ -127,7 +126,7 @@ def test_what_is_trained_on_is_what_was_sampled(args, demos, tmp_path):
     learner.actor.zero_grad()
     others = {step.screenshot for t in trajectories for step in t.steps} - {sampled.steps[0].screenshot}
     blind = replace(sampled, steps=[replace(sampled.steps[0], screenshot=sorted(others)[0])])
-    assert (distrl.token_logprobs(learner, [(blind, 0)], 1.0)[0] - logprobs[0]).abs().max() > 1e-5
+    assert (distrl.token_logprobs(learner, blind.steps, 1.0)[0] - logprobs[0]).abs().max() > 1e-5
 
 
 def test_values_and_updates_do_not_depend_on_micro_batches(args, demos, tmp_path):

@@ -17,9 +17,9 @@ from common.replay import (
     Trajectory,
     TrajectoryStore,
     from_json,
-    pair_lengths,
-    pairs_of,
     read_demos,
+    step_lengths,
+    steps_of,
     to_json,
     truncate,
 )
@@ -208,9 +208,11 @@ def test_success_is_the_verdict_or_else_what_the_judge_thinks_of_an_exit(verdict
     assert trajectory.success is success
 
 
-def test_pairs_are_all_steps_and_as_long_as_prompt_and_action():
+def test_steps_know_their_trajectory_and_are_as_long_as_prompt_and_action():
     steps = [Step([1] * length, [2] * 3, [], 0, "", "") for length in (4, 7)]
     made = dataclasses.replace(episode(1), steps=steps)
-    pairs = pairs_of([made, made])
-    assert [(t is made, i) for t, i in pairs] == [(True, 0), (True, 1)] * 2  # the terminal step, too
-    assert pair_lengths(pairs) == [7, 10] * 2
+    found = steps_of([made])
+    assert [(s.trajectory is made, s.t) for s in found] == [(True, 0), (True, 1)]  # the terminal step, too
+    assert step_lengths(found) == [7, 10]
+    assert '"t"' not in to_json(made) and from_json(to_json(made)) == made  # none of this is stored
+    assert steps_of([dataclasses.replace(made, prefix=1)]) == steps[1:]  # the prefix is an earlier policy's

@@ -103,14 +103,14 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
 
 def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
     made = trajectory(random.Random(3), 4, 1.0)
-    args = make_args(loss="digirl")
+    steps, args = webrl.steps_of([made]), make_args(loss="digirl")
     actor, tokenizer = webrl.llm.load(args.model_id)
-    webrl.set_advantages([(made, 2)], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    webrl.set_advantages([steps[2]], webrl.make_critic(actor), tokenizer.pad_token_id, args)
     assert [step.value for step in made.steps] == [0.5, None, 0.5, 0.5]  # V = 0.5 everywhere
     assert made.steps[2].advantage == pytest.approx(-0.05 + args.gamma) and made.steps[1].advantage is None
-    webrl.set_advantages([(made, 3)], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    webrl.set_advantages([steps[3]], webrl.make_critic(actor), tokenizer.pad_token_id, args)
     assert made.steps[3].advantage == pytest.approx(-0.5 - 0.05 + 1 + 1)  # the last one: V after it is 0
-    assert webrl.passed([(made, 2), (made, 3)], 0.5) == [(made, 2), (made, 3)]
+    assert webrl.passed(steps[2:], 0.5) == steps[2:]
 
 
 def test_an_advantage_that_reads_a_state_without_a_value_is_an_error(monkeypatch):
@@ -126,11 +126,12 @@ def test_an_advantage_that_reads_a_state_without_a_value_is_an_error(monkeypatch
     made, args = trajectory(random.Random(3), 4, 1.0), make_args()
     actor, tokenizer = webrl.llm.load(args.model_id)
     critic = webrl.make_critic(actor)
+    steps = webrl.steps_of([made])
     made.steps[3].value = 0.9  # by an earlier critic: not to be used
     with pytest.raises(ValueError, match="reads V of states other than t and t . 1"):
-        webrl.set_advantages([(made, 1)], critic, tokenizer.pad_token_id, args)
-    webrl.set_advantages([(made, 2)], critic, tokenizer.pad_token_id, args)  # all that follow are valued
-    webrl.set_advantages([(made, i) for i in range(4)], critic, tokenizer.pad_token_id, args)
+        webrl.set_advantages([steps[1]], critic, tokenizer.pad_token_id, args)
+    webrl.set_advantages([steps[2]], critic, tokenizer.pad_token_id, args)  # all that follow are valued
+    webrl.set_advantages(steps, critic, tokenizer.pad_token_id, args)
 
 
 def test_the_kind_of_an_episode_not_its_title_says_what_becomes_of_it():
@@ -150,10 +151,10 @@ def test_digirls_filters():
     rollouts = [trajectory(rng, 2, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
     for t, value in zip(rollouts, (0.25, 0.75, 0.25, 0.75), strict=True):  # scores .75, .25, -.25, -.75
         t.steps[0].value, t.steps[0].advantage, t.steps[1].advantage = value, 0.5, -0.5
-    pairs = webrl.pairs_of(rollouts)
-    assert webrl.passed(pairs, 1.0) == [(rollouts[0], 0)]
-    assert webrl.passed(pairs, 2 / 3) == [(rollouts[0], 0), (rollouts[1], 0)]  # what is at the quantile stays
-    assert [t for t, _ in webrl.passed(pairs, 0.0)] == rollouts
+    steps, first = webrl.steps_of(rollouts), [t.steps[0] for t in rollouts]
+    assert webrl.passed(steps, 1.0) == first[:1]
+    assert webrl.passed(steps, 2 / 3) == first[:2]  # what is at the quantile stays
+    assert webrl.passed(steps, 0.0) == first
 
 
 @pytest.mark.parametrize("sure", [True, False])
@@ -192,8 +193,8 @@ def test_what_each_ablation_draws(monkeypatch):
     fresh = [trajectory(rng, 2, 1.0)]
     won, lost = trajectory(rng, 3, 1.0), trajectory(rng, 4, 0.0)
     seen = {}
-    monkeypatch.setattr(webrl, "update_critic", lambda learner, pairs, *_: seen.update(critic=pairs))
-    monkeypatch.setattr(webrl, "update_actor", lambda learner, pairs, *_: seen.update(actor=pairs) or {})
+    monkeypatch.setattr(webrl, "update_critic", lambda learner, steps, *_: seen.update(critic=steps))
+    monkeypatch.setattr(webrl, "update_actor", lambda learner, steps, *_: seen.update(actor=steps) or {})
     actor, tokenizer = webrl.llm.load(make_args().model_id)
     learner = webrl.Learner(actor, tokenizer, random.Random(0), critic=webrl.make_critic(actor))
     memory = webrl.Memory(set(), [], rollouts=[won, lost], replay_buffer=[won])
@@ -201,9 +202,9 @@ def test_what_each_ablation_draws(monkeypatch):
     def episodes(**flags):
         flags = dict(loss="paper", replay_ratio=9.0, perplexity_low=0.0, perplexity_high=1e30, floored_keep=1.0) | flags
         webrl.update(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
-        return [{id(t) for t, _ in seen[name]} for name in ("actor", "critic")]
+        return [{step.trajectory for step in seen[name]} for name in ("actor", "critic")]
 
-    new, win, loss = id(fresh[0]), id(won), id(lost)
+    new, win, loss = fresh[0], won, lost
     assert episodes(critic_replay="success") == [{new, win}, {new, win}]
     assert episodes(critic_replay="none") == [{new, win}, {new}]
     assert episodes(critic_replay="success", replay_failures=True) == [{new, win, loss}, {new, win, loss}]
@@ -274,14 +275,14 @@ def actor_gradient(model, tokenizer, trajectories, args):
     import copy
 
     actor = copy.deepcopy(model)
-    pairs = webrl.pairs_of(trajectories)
-    for number, (t, i) in enumerate(pairs):
-        t.steps[i].advantage = math.sin(number)
-    webrl.set_ref_logprobs(pairs, actor, tokenizer, args)
-    for t, i in pairs:
-        t.steps[i].ref_logprob -= 0.1
+    steps = webrl.steps_of(trajectories)
+    for number, step in enumerate(steps):
+        step.advantage = math.sin(number)
+    webrl.set_ref_logprobs(steps, actor, tokenizer, args)
+    for step in steps:
+        step.ref_logprob -= 0.1
     learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
-    webrl.update_actor(learner, pairs, 1, random.Random(0), args)
+    webrl.update_actor(learner, steps, 1, random.Random(0), args)
     return torch.cat([p.grad.flatten() for p in actor.parameters()])
 
 
@@ -305,14 +306,14 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
 def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
-    every = sorted(webrl.set_ref_logprobs(webrl.pairs_of(buffer), *tiny, make_args()))
+    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), *tiny, make_args()))
     args = make_args(perplexity_low=every[50], perplexity_high=every[150])  # a band that holds half of them
-    pairs, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
-    assert len(pairs) == 25 and share == pytest.approx(101 / 200)  # all were scored
-    references = [t.steps[i].ref_logprob for t, i in pairs]
-    again = webrl.set_ref_logprobs(pairs, *tiny, args)
+    steps, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
+    assert len(steps) == 25 and share == pytest.approx(101 / 200)  # all were scored
+    references = [step.ref_logprob for step in steps]
+    again = webrl.set_ref_logprobs(steps, *tiny, args)
     assert all(every[50] - 1e-3 <= ppl <= every[150] + 1e-3 for ppl in again)
-    assert [t.steps[i].ref_logprob for t, i in pairs] == pytest.approx(references, abs=1e-4)
+    assert [step.ref_logprob for step in steps] == pytest.approx(references, abs=1e-4)
     narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
     assert webrl.draw_replay(buffer, *tiny, limit=25, rng=rng, args=narrow) == ([], 0.0)
 
@@ -324,19 +325,19 @@ def test_an_update_moves_the_actions_the_right_way(tiny, loss):
 
     actor, rng = copy.deepcopy(tiny[0]), random.Random(5)
     trajectories = [trajectory(rng, 3, 1.0), trajectory(rng, 3, 0.0)]
-    pairs = webrl.pairs_of(trajectories)
+    steps = webrl.steps_of(trajectories)
     args = make_args(learning_rate=1e-3, actor_epochs=1, loss=loss, batch_size=6)
-    webrl.set_ref_logprobs(pairs, actor, tiny[1], args)
-    for t, i in pairs:
-        t.steps[i].advantage = 0.5 if t.reward else -0.5
-    before = {id(t.steps[i]): t.steps[i].ref_logprob for t, i in pairs}
+    webrl.set_ref_logprobs(steps, actor, tiny[1], args)
+    for step in steps:
+        step.advantage = 0.5 if step.trajectory.reward else -0.5
+    before = {step: step.ref_logprob for step in steps}
     learner = webrl.Learner(actor, tiny[1], random.Random(0), webrl.make_optimizer(actor, args.learning_rate, args))
-    kept = [(t, i) for t, i in pairs if t.reward] if loss == "sft" else pairs
+    kept = [step for step in steps if step.trajectory.reward] if loss == "sft" else steps
     metrics = webrl.update_actor(learner, kept, 1, rng, args)
-    webrl.set_ref_logprobs(pairs, actor, tiny[1], args)
+    webrl.set_ref_logprobs(steps, actor, tiny[1], args)
     change = {1.0: 0.0, 0.0: 0.0}
-    for t, i in pairs:
-        change[t.reward] += t.steps[i].ref_logprob - before[id(t.steps[i])]
+    for step in steps:
+        change[step.trajectory.reward] += step.ref_logprob - before[step]
     assert change[1.0] > 0
     assert loss == "sft" or change[0.0] < 0
     assert metrics["losses/grad_norm"] > 0 and learner.updates == 1
@@ -363,7 +364,7 @@ def test_values_are_set_where_the_advantage_needs_them(tiny):
     critic = torch.nn.ModuleDict({"body": model, "head": head})
     trajectories = [trajectory(rng, 4, 1.0), trajectory(rng, 3, 0.0)]
     args = make_args(gamma=0.9, lam=0.5)
-    webrl.set_advantages(webrl.pairs_of(trajectories), critic, 0, args)
+    webrl.set_advantages(webrl.steps_of(trajectories), critic, 0, args)
     for made in trajectories:
         states = [s.prompt_ids for s in made.steps]
         with torch.no_grad():
@@ -372,7 +373,7 @@ def test_values_are_set_where_the_advantage_needs_them(tiny):
         assert [s.advantage for s in made.steps] == pytest.approx(expected.tolist(), abs=1e-5)
     # a single replayed step needs its own value and the next one's only
     alone = trajectory(rng, 4, 1.0)
-    webrl.set_advantages([(alone, 1)], critic, 0, args)
+    webrl.set_advantages([webrl.steps_of([alone])[1]], critic, 0, args)
     with torch.no_grad():
         values = torch.stack([webrl.value_logits(critic, [s.prompt_ids], 0).sigmoid()[0] for s in alone.steps])
     assert alone.steps[1].advantage == pytest.approx(webrl.advantages(values, 1.0, 0.9, 0.5)[1].item(), abs=1e-5)
@@ -385,9 +386,9 @@ def test_the_floor_keeps_a_share():
     for i, step in enumerate(made.steps):
         step.advantage = -0.5 if i % 3 else 0.2
     args = make_args(advantage_floor=-0.1, floored_keep=0.33)
-    kept = webrl.floor_advantages(webrl.pairs_of([made]), rng, args)
+    kept = webrl.floor_advantages(webrl.steps_of([made]), rng, args)
     assert min(s.advantage for s in made.steps) == -0.1
-    floored = [1 for t, i in kept if t.steps[i].advantage == -0.1]
+    floored = [1 for step in kept if step.advantage == -0.1]
     assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
 
 
@@ -452,10 +453,10 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
         learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
     metrics = webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     assert metrics["losses/policy_loss"] > 0
-    won = webrl.pairs_of([t for t in rollouts if t.reward])
-    before = [t.steps[i].ref_logprob for t, i in won]
+    won = webrl.steps_of([t for t in rollouts if t.reward])
+    before = [step.ref_logprob for step in won]
     webrl.set_ref_logprobs(won, actor, tokenizer, args)
-    assert sum(t.steps[i].ref_logprob for t, i in won) > sum(before) + 1
+    assert sum(step.ref_logprob for step in won) > sum(before) + 1
 
 
 @pytest.mark.parametrize("loss", ["digirl", "sft"])

@@ -143,7 +143,7 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
     else:
         source, trajectory.prefix = start
         learned = {"value": None, "advantage": None, "ref_logprob": None}  # the learner's, of the earlier trajectory
-        trajectory.steps = [replace(step, **learned) for step in source.steps[: trajectory.prefix]]
+        trajectory.steps = [replace(step, **learned, trajectory=None) for step in source.steps[: trajectory.prefix]]
         actions = tuple(read_action(step.action) for step in trajectory.steps)
         hashes = tuple(step.hash for step in source.steps[: trajectory.prefix + 1])
         obs, info = await env.restore(Prefix(task, actions, hashes))
