@@ -31,39 +31,23 @@ import torch
 import envs
 from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args
 from common.lm.critic import make_critic, value_logits
 from common.lm.engine import Engine
 from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.rollout import Player
-from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.run import Run, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import Trajectory, read_demos, step_lengths, steps_of
 from tools import plot, view
 
 
+@own_first
 @dataclass
-class Args:
-    exp_name: str = ""
-    """the name of this experiment; empty: that of the script's file"""
-    seed: int = 1
-    """seed of the experiment"""
-    track: bool = False
-    """log to wandb (online, or offline with WANDB_MODE=offline)"""
-    wandb_project_name: str = "cleangui"
-    """wandb's project"""
-    wandb_entity: str | None = None
-    """wandb's entity (team)"""
-    runs_dir: str = "runs"
-    """where the run's folder is made"""
-    resume: str = ""
-    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
-    name and seed, where there is one"""
+class Args(RunArgs):
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
     and so does a run that was killed and resumed (slower)"""
-    preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: for models of the paper's size (its values, and verl-agent's where it gives none), or those of the tiny
-    model; auto: tiny for a local model of width 256 or less, paper for any other"""
 
     # the environment
     env_id: str = "webshop"
@@ -82,18 +66,9 @@ class Args:
     # the model
     model_id: str = "assets/tiny"
     """base language model: a local folder or a hub id"""
-    lora_rank: int = 0
-    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
-    load_in_4bit: bool = False
-    """quantise the base with bitsandbytes (QLoRA)"""
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
     (docs/gpu.md)"""
-    cpu_threads: int = 0
-    """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
-    threads inside each operation"""
-    gradient_checkpointing: bool = False
-    """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 512
     """longest answer in tokens, thought included (verl-agent: 512)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -113,8 +88,6 @@ class Args:
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
     num_demos: int = 128
     """demonstrations that the oracle plays on training tasks"""
-    sft_learning_rate: float = 1e-5
-    """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 3
     """passes over the demonstrations"""
     sft_batch_size: int = 32
@@ -133,8 +106,6 @@ class Args:
     """batches at most (verl-agent: 150)"""
     total_steps: int = 0
     """stop at the first batch that reaches so many environment steps sampled by the policy; 0: at `iterations`"""
-    temperature: float = 1.0
-    """sampling temperature of rollouts"""
     learning_rate: float = 1e-6
     """the actor's rate (verl-agent: 1e-6)"""
     anneal_lr: bool = False
@@ -153,12 +124,6 @@ class Args:
     or in a server, the two differ by rounding"""
     max_grad_norm: float = 1.0
     """clip of the norm of the actor's gradient (the critic's and the fine-tuning's: 1)"""
-    micro_batch_tokens: int = 16384
-    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
-    longer step goes alone"""
-    adam_eps: float = 1e-8
-    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
-    are"""
     train_embeddings: bool = True
     """train the embeddings, too, in reinforcement learning; off: those of words that no rollout shows stay in tune with
     the rest (where they are the head as well, it stays the same)"""

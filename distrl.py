@@ -36,39 +36,22 @@ import torch.nn.functional as F
 import envs
 from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, parallel, vlm
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args
 from common.lm.cluster import start_ray
 from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
 from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
-from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.run import Run, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, step_lengths, steps_of
 from tools import plot, view
 
 
+@own_first
 @dataclass
-class Args:
-    exp_name: str = ""
-    """the name of this experiment; empty: that of the script's file"""
-    seed: int = 1
-    """seed of the experiment"""
-    track: bool = False
-    """log to wandb (online, or offline with WANDB_MODE=offline)"""
-    wandb_project_name: str = "cleangui"
-    """wandb's project"""
-    wandb_entity: str | None = None
-    """wandb's entity (team)"""
-    runs_dir: str = "runs"
-    """where the run's folder is made"""
-    resume: str = ""
-    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
-    name and seed, where there is one"""
-    preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: for models of the paper's size (its values, and the released code's where it gives none), or those of
-    the tiny model; auto: tiny for a local model of width 256 or less, paper for any other"""
-
+class Args(RunArgs):
     # the environment
     env_id: str = "phone/general"
     """the environment: phone/general, phone/shopping; phone-adb/general: through a real adb server; phone:FILE with
@@ -104,15 +87,6 @@ class Args:
     model_id: str = "assets/tiny-phone"
     """base model: a local folder or a hub id; one that reads gets the screen as text, one that sees (Qwen2.5-VL and
     alike) gets a screenshot, and answers with the actions of Android in the Wild"""
-    lora_rank: int = 0
-    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
-    load_in_4bit: bool = False
-    """quantise the base with bitsandbytes (QLoRA)"""
-    cpu_threads: int = 0
-    """micro-batches of the host computed side by side on a CPU, one thread each (for tiny models), and threads of each
-    worker; 0: torch's choice"""
-    gradient_checkpointing: bool = False
-    """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 128
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -123,8 +97,6 @@ class Args:
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
     num_demos: int = 128
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_learning_rate: float = 1e-5
-    """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 3
     """passes over the demonstrations"""
     sft_batch_size: int = 32
@@ -237,8 +209,6 @@ class Args:
     """passes of the critics"""
     critic_warmup_epochs: int = 2
     """passes of the critics over the warm-up trajectories before the first iteration"""
-    temperature: float = 1.0
-    """sampling temperature of rollouts"""
     learning_rate: float = 1e-5
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
     critic_learning_rate: float = 1e-5
@@ -247,12 +217,6 @@ class Args:
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
     max_grad_norm: float = 1.0
     """clip of the norm of the actor's gradient (released: 0.01; the critics' and the fine-tuning's: 1)"""
-    micro_batch_tokens: int = 16384
-    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
-    longer step goes alone"""
-    adam_eps: float = 1e-8
-    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
-    are"""
 
     # evaluation
     eval_every: int = 20

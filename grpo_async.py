@@ -36,39 +36,22 @@ import torch
 import envs
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, parallel, vlm
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args
 from common.lm.cluster import start_ray
 from common.lm.engine import Engine, EngineServer
 from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
-from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.run import Run, run_main
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import TrajectoryStore, step_lengths, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 
 
+@own_first
 @dataclass
-class Args:
-    exp_name: str = ""
-    """the name of this experiment; empty: that of the script's file"""
-    seed: int = 1
-    """seed of the experiment"""
-    track: bool = False
-    """log to wandb (online, or offline with WANDB_MODE=offline)"""
-    wandb_project_name: str = "cleangui"
-    """wandb's project"""
-    wandb_entity: str | None = None
-    """wandb's entity (team)"""
-    runs_dir: str = "runs"
-    """where the run's folder is made"""
-    resume: str = ""
-    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
-    name and seed, where there is one"""
-    preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: for models of the paper's size, or those of the tiny model; auto: tiny for a local model of width 256
-    or less, paper for any other"""
-
+class Args(RunArgs):
     # the environment
     env_id: str = "gallery"
     """the environment: gallery, miniwob/.., arena, webgym:FILE (envs/__init__.py lists them)"""
@@ -109,15 +92,6 @@ class Args:
     # the model
     model_id: str = "assets/tiny-vl"
     """vision-language model: a local folder or a hub id"""
-    lora_rank: int = 0
-    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
-    load_in_4bit: bool = False
-    """quantise the base with bitsandbytes (QLoRA)"""
-    cpu_threads: int = 0
-    """micro-batches of the learner computed side by side on a CPU, one thread each (for tiny models), and threads of
-    each policy server; 0: torch's choice"""
-    gradient_checkpointing: bool = False
-    """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 4096
     """longest answer in tokens (released: 4096)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
@@ -131,8 +105,6 @@ class Args:
     """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
     num_demos: int = 128
     """demonstrations that the oracle plays on training tasks"""
-    sft_learning_rate: float = 1e-5
-    """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 3
     """passes over the demonstrations"""
     sft_batch_size: int = 32
@@ -169,16 +141,8 @@ class Args:
     the released code"""
     dynamic_sampling: bool = True
     """groups whose rewards are all equal are gathered anew"""
-    temperature: float = 1.0
-    """sampling temperature of rollouts"""
     max_grad_norm: float = 1.0
     """clip of the norm of the actor's gradient (the fine-tuning's: 1)"""
-    micro_batch_tokens: int = 16384
-    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
-    longer step goes alone"""
-    adam_eps: float = 1e-8
-    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
-    are"""
 
     # evaluation
     eval_every: int = 10

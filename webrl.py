@@ -35,39 +35,23 @@ import envs
 from common import orm
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args
 from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.engine import Engine
 from common.lm.learn import adamw, mean_loss, warmup_cosine
 from common.lm.rollout import Player
-from common.lm.run import Run, check_ranges, parse_args, run_main
+from common.lm.run import Run, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, read_labelled, step_lengths, steps_of
 from tools import plot, view
 
 
+@own_first
 @dataclass
-class Args:
-    exp_name: str = ""
-    """the name of this experiment; empty: that of the script's file"""
-    seed: int = 1
-    """seed of the experiment"""
-    track: bool = False
-    """log to wandb (online, or offline with WANDB_MODE=offline)"""
-    wandb_project_name: str = "cleangui"
-    """wandb's project"""
-    wandb_entity: str | None = None
-    """wandb's entity (team)"""
-    runs_dir: str = "runs"
-    """where the run's folder is made"""
-    resume: str = ""
-    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
-    name and seed, where there is one"""
+class Args(RunArgs):
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
     and so does a run that was killed and resumed (slower)"""
-    preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: the paper's (Table 5), or those of the tiny model; auto: tiny for a local model of
-    width 256 or less, paper for any other"""
 
     # the environment
     env_id: str = "arena-v1/shop"
@@ -95,18 +79,9 @@ class Args:
     # the model
     model_id: str = "assets/tiny"
     """base language model: a local folder or a hub id"""
-    lora_rank: int = 0
-    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
-    load_in_4bit: bool = False
-    """quantise the base with bitsandbytes (QLoRA)"""
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every phase it loads the new adapter
     (docs/gpu.md)"""
-    cpu_threads: int = 0
-    """micro-batches computed side by side on a CPU, one thread each (for tiny models); 0: one at a time, torch's own
-    threads inside each operation"""
-    gradient_checkpointing: bool = False
-    """keep one layer's activations at a time in training: less memory for a third more computation"""
     max_new_tokens: int = 2048
     """longest action in tokens"""
     prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
@@ -120,8 +95,6 @@ class Args:
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
     num_demos: int = 1186
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_learning_rate: float = 1e-5
-    """peak rate; warm-up over a tenth, then cosine"""
     sft_epochs: int = 1
     """passes over the demonstrations"""
     sft_batch_size: int = 128
@@ -185,8 +158,6 @@ class Args:
     """critic filter: and at most this"""
     filter_tries: int = 20
     """candidates drawn for each instruction wanted before the phase goes on with fewer"""
-    temperature: float = 1.0
-    """sampling temperature of rollouts"""
 
     # the update (Eq. 5 to 8, 12, 15)
     loss: Literal["paper", "released", "reinforce", "awr", "forward-kl", "digirl", "sft"] = "paper"
@@ -214,17 +185,11 @@ class Args:
     """the critic's rate"""
     anneal_lr: bool = False
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
-    adam_eps: float = 1e-8
-    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
-    are"""
     max_grad_norm: float = 1.0
     """clip of the norm of Eq. 12's gradient; when it is below most norms, every batch moves the actor equally far (the
     critic's, the ORM's and the fine-tuning's: 1)"""
     batch_size: int = 128
     """steps (state, action) per update"""
-    micro_batch_tokens: int = 16384
-    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
-    longer step goes alone"""
     actor_epochs: int = 1
     """passes over a phase's data for the actor"""
     critic_epochs: int = 1

@@ -20,8 +20,8 @@ import distrl
 from benchmarks import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
+from common.lm.args import parse_args
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
-from common.lm.run import parse_args
 from common.replay import Step, Trajectory
 from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task

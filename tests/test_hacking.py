@@ -22,8 +22,8 @@ CHANGES = (
         "    return -ratio * advantages\n",
     ),
     (
-        "    exp_name: str",
-        '    my_scale: float = 1.0\n    """what my loss is multiplied by"""\n    exp_name: str',
+        "    lockstep: bool",
+        '    my_scale: float = 1.0\n    """what my loss is multiplied by"""\n    lockstep: bool',
     ),
     (
         "        loss = policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)\n",

@@ -13,7 +13,8 @@ import pytest
 from benchmarks import control
 from common.errors import UsageError
 from common.lm import checkpoint, llm
-from common.lm.run import parse_args, read_metrics
+from common.lm.args import parse_args
+from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
 from webrl import TINY, Args

@@ -16,7 +16,8 @@ import pytest
 
 from common.errors import UsageError
 from common.lm import checkpoint
-from common.lm.run import Run, Timer, check_ranges, read_metrics
+from common.lm.args import check_ranges
+from common.lm.run import Run, Timer, read_metrics
 from common.lm.stats import mean_ci, paired_difference, wilson
 from common.replay import Step, Trajectory
 from envs import Task

@@ -16,8 +16,9 @@ import envs
 import webrl
 from common.errors import UsageError
 from common.lm import learn, stats
+from common.lm.args import parse_args
 from common.lm.rollout import Player
-from common.lm.run import Timer, parse_args
+from common.lm.run import Timer
 from common.replay import Step, Trajectory
 from envs import Task
 

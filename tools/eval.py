@@ -27,8 +27,9 @@ import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import learn, llm, vlm
+from common.lm.args import parse_args
 from common.lm.rollout import Player
-from common.lm.run import Run, parse_args, run_main
+from common.lm.run import Run, run_main
 from common.lm.stats import MANY, evaluation_metrics, wilson
 from tools import view
 from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings, script_module

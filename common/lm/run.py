@@ -18,14 +18,14 @@ import threading
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import checkpoint, llm, parallel
+from common.lm import checkpoint, parallel
 from common.lm.checkpoint import Checkpoint
 from common.lm.stats import paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
@@ -268,61 +268,6 @@ def read_metrics(run_path: str | Path) -> list[dict]:
             continue
         rows.append({name: math.nan if value is None else value for name, value in row.items()})
     return rows
-
-
-def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None, variant=lambda args: {}):
-    """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
-    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own); without presets the class's
-    own. `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that
-    run's arguments. A flag always wins."""
-    import tyro
-
-    argv = sys.argv[1:] if argv is None else list(argv)
-    silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
-    first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
-    defaults = args_class()
-    if first.resume not in ("", "auto"):
-        defaults = replace(defaults, **_saved_args(args_class, Path(first.resume)))
-        args = tyro.cli(args_class, args=argv, default=defaults)
-        return replace(args, resume=first.resume)
-    if not presets:
-        return tyro.cli(args_class, args=argv)
-    preset = first.preset
-    if preset == "auto":
-        preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
-    changed = presets.get(preset, {}) | variant(first)
-    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **changed))
-    return replace(args, preset=preset)
-
-
-def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):
-    """Raises UsageError where a number among the arguments makes no sense: those of `at_least_1` (names in a string),
-    of `shares` (from 0 to 1) and of `above_0`; all others must not be negative, but for those of `any_value`."""
-    rules = dict.fromkeys(at_least_1.split(), "be at least 1")
-    rules |= dict.fromkeys(shares.split(), "be from 0 to 1")
-    rules |= dict.fromkeys(above_0.split(), "be above 0") | dict.fromkeys(any_value.split(), "be a number")
-    allowed = {  # nan is never
-        "be at least 1": lambda value: value >= 1,
-        "be from 0 to 1": lambda value: 0 <= value <= 1,
-        "be above 0": lambda value: value > 0,
-        "be a number": lambda value: not math.isnan(value),
-        "not be negative": lambda value: value >= 0,
-    }
-    for name, value in vars(args).items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            rule = rules.pop(name, "not be negative")
-            if not allowed[rule](value):
-                raise UsageError(f"--{name.replace('_', '-')} must {rule}, and is {value:g}")
-    assert not rules, f"no number among the arguments: {', '.join(rules)}"
-
-
-def _saved_args(args_class, run_path: Path) -> dict:
-    """The arguments of an earlier run. Raises UsageError where the folder has none."""
-    try:
-        saved = json.loads((run_path / "args.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"nothing to resume: {run_path} has no readable args.json") from error
-    return {name: value for name, value in saved.items() if name in args_class.__dataclass_fields__}
 
 
 def run_main(main: Callable, *args) -> None:

@@ -1,0 +1,120 @@
+"""The arguments that all scripts share, and how a command line becomes them.
+
+A script's `class Args(RunArgs)` has the method's own fields, which `--help` shows first (`own_first`).
+"""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from common.errors import UsageError
+from common.lm import llm
+
+
+@dataclass
+class RunArgs:
+    exp_name: str = ""
+    """the name of this experiment; empty: that of the script's file"""
+    seed: int = 1
+    """seed of the experiment"""
+    track: bool = False
+    """log to wandb (online, or offline with WANDB_MODE=offline)"""
+    wandb_project_name: str = "cleangui"
+    """wandb's project"""
+    wandb_entity: str | None = None
+    """wandb's entity (team)"""
+    runs_dir: str = "runs"
+    """where the run's folder is made"""
+    resume: str = ""
+    """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
+    name and seed, where there is one"""
+    preset: Literal["auto", "tiny", "paper"] = "auto"
+    """defaults: for models of the paper's size (its values, and the released code's where it gives none), or those of
+    the tiny model; auto: tiny for a local model of width 256 or less, paper for any other"""
+    lora_rank: int = 0
+    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    load_in_4bit: bool = False
+    """quantise the base with bitsandbytes (QLoRA)"""
+    cpu_threads: int = 0
+    """micro-batches computed side by side on a CPU, one thread each (for tiny models), and threads of each worker on
+    Ray; 0: one at a time, torch's own threads inside each operation"""
+    gradient_checkpointing: bool = False
+    """keep one layer's activations at a time in training: less memory for a third more computation"""
+    sft_learning_rate: float = 1e-5
+    """peak rate; warm-up over a tenth, then cosine"""
+    temperature: float = 1.0
+    """sampling temperature of rollouts"""
+    adam_eps: float = 1e-8
+    """epsilon of all optimisers' Adam; a larger one lets the embeddings of words that training never shows stay as they
+    are"""
+    micro_batch_tokens: int = 16384
+    """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
+    longer step goes alone"""
+
+
+def own_first(args_class):
+    """A script's Args with its own fields before those of RunArgs, in `--help` too."""
+    shared = RunArgs.__dataclass_fields__
+    fields = args_class.__dataclass_fields__
+    mine = {name: field for name, field in fields.items() if name not in shared}
+    args_class.__dataclass_fields__ = mine | {name: fields[name] for name in shared}
+    return args_class
+
+
+def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None, variant=lambda args: {}):
+    """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
+    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own); without presets the class's
+    own. `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that
+    run's arguments. A flag always wins."""
+    import tyro
+
+    argv = sys.argv[1:] if argv is None else list(argv)
+    silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
+    first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
+    defaults = args_class()
+    if first.resume not in ("", "auto"):
+        defaults = replace(defaults, **_saved_args(args_class, Path(first.resume)))
+        args = tyro.cli(args_class, args=argv, default=defaults)
+        return replace(args, resume=first.resume)
+    if not presets:
+        return tyro.cli(args_class, args=argv)
+    preset = first.preset
+    if preset == "auto":
+        preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
+    changed = presets.get(preset, {}) | variant(first)
+    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **changed))
+    return replace(args, preset=preset)
+
+
+def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):
+    """Raises UsageError where a number among the arguments makes no sense: those of `at_least_1` (names in a string),
+    of `shares` (from 0 to 1) and of `above_0`; all others must not be negative, but for those of `any_value`."""
+    rules = dict.fromkeys(at_least_1.split(), "be at least 1")
+    rules |= dict.fromkeys(shares.split(), "be from 0 to 1")
+    rules |= dict.fromkeys(above_0.split(), "be above 0") | dict.fromkeys(any_value.split(), "be a number")
+    allowed = {  # nan is never
+        "be at least 1": lambda value: value >= 1,
+        "be from 0 to 1": lambda value: 0 <= value <= 1,
+        "be above 0": lambda value: value > 0,
+        "be a number": lambda value: not math.isnan(value),
+        "not be negative": lambda value: value >= 0,
+    }
+    for name, value in vars(args).items():
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            rule = rules.pop(name, "not be negative")
+            if not allowed[rule](value):
+                raise UsageError(f"--{name.replace('_', '-')} must {rule}, and is {value:g}")
+    assert not rules, f"no number among the arguments: {', '.join(rules)}"
+
+
+def _saved_args(args_class, run_path: Path) -> dict:
+    """The arguments of an earlier run. Raises UsageError where the folder has none."""
+    try:
+        saved = json.loads((run_path / "args.json").read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"nothing to resume: {run_path} has no readable args.json") from error
+    return {name: value for name, value in saved.items() if name in args_class.__dataclass_fields__}
