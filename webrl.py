@@ -44,6 +44,7 @@ from common.lm.run import Run, run_main
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, read_labelled, step_lengths, steps_of
 from tools import plot, view
+from variants.webrl import Variant, other_variants
 
 
 @own_first
@@ -160,7 +161,7 @@ class Args(RunArgs):
     """candidates drawn for each instruction wanted before the phase goes on with fewer"""
 
     # the update (Eq. 5 to 8, 12, 15)
-    loss: Literal["paper", "released", "reinforce", "awr", "forward-kl", "digirl", "sft"] = "paper"
+    loss: str = "paper"
     """paper: Eq. 12 on Eq. 15's advantages; released: the authors' code (maximum likelihood on actions of positive sign
     that stops at a token log-ratio); reinforce: the policy gradient with V as its baseline (Figure 5's "w/o KL"); awr:
     advantage-weighted regression; forward-kl: Eq. 13, the same weights on fresh rollouts alone; digirl: maximum
@@ -315,44 +316,12 @@ def policy_loss(logprobs, ref_logprobs, advantages, beta):
     return ((beta * (logprobs - ref_logprobs) - advantages) ** 2).mean()
 
 
-def reinforce_loss(logprobs, advantages):
-    """The policy gradient with V as its baseline (section 3.7's "w/o KL"): its gradient is -E[A grad log pi]. [N], [N];
-    scalar."""
-    return -(advantages * logprobs).mean()
+def paper_loss(logprobs, reference, advantages, lengths, args):
+    return policy_loss(logprobs, reference, advantages, args.beta)
 
 
-def weighted_loss(logprobs, advantages, beta, largest=20.0):
-    """Advantage-weighted regression (appendix A.3; Eq. 13 on actions of pi_ref): -E[exp(A / beta) log pi]. Weights are
-    cut at `largest`, as in AWR's own paper (arXiv 1910.00177). [N], [N]; scalar."""
-    return -((advantages / beta).exp().clamp(max=largest) * logprobs).mean()
-
-
-def digirl_advantages(values, reward, gamma=0.9):
-    """DigiRL's step level (arXiv 2406.11896, released code): V_{t+1} - V_t - 0.05 + r_t + G_t of one trajectory's
-    actions, [T] as in `advantages`; an action passes its filter where this is above 0."""
-    outcomes, to_go = torch.zeros_like(values), torch.arange(len(values) - 1, -1, -1, device=values.device)
-    outcomes[-1] = reward
-    return torch.cat([values[1:], values.new_zeros(1)]) - values - 0.05 + outcomes + gamma**to_go * reward
-
-
-def released_advantages(values, reward, gamma=0.9):
-    """The released code's advantages of one trajectory's actions, [T] as in `advantages`: 1 where
-    V_{t+1} - V_t - 0.05 + r + sum_k gamma^k r is positive, with the outcome r paid at every step, else -0.6."""
-    to_go = torch.arange(len(values), 0, -1, dtype=values.dtype, device=values.device)  # steps from t to the end
-    returns = sum(gamma**k * (k < to_go) for k in range(len(values))) * reward
-    rise = torch.cat([values[1:], values[-1:]]) - values  # its state after the end is the last page once more
-    return torch.where(rise - 0.05 + reward + returns >= 0, 1.0, -0.6)
-
-
-def released_loss(logprobs, ref_logprobs, lengths, advantages):
-    """The released code's loss at its micro-batches of one action. Sequence log-probs, lengths in tokens, signs [N];
-    scalar. Actions of negative sign add nothing; the others' gradient is maximum likelihood's, falling to 0 where the
-    log-ratio is 1 a token, or 0.2 where the reference was sure of the action."""
-    ratio, sure = (logprobs - ref_logprobs) / lengths, (ref_logprobs / lengths).exp()
-    beta = torch.where(sure >= 0.8, 5.0, 1.0)
-    beta = torch.minimum(beta, (advantages / ratio).abs()).detach()
-    loss = F.smooth_l1_loss(beta * ratio, advantages, reduction="none") / beta
-    return (loss * (advantages > 0)).mean()
+def paper_advantages(values, reward, args):
+    return advantages(values, reward, args.gamma, args.lam)
 
 
 def critic_loss(value_logits, outcomes):
@@ -477,7 +446,7 @@ def make_judge_and_critic(learner, args):
     if args.judge == "orm":
         learner.orm = make_orm(learner.actor, args)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
-    if args.loss != "sft" or args.curriculum:
+    if VARIANTS[args.loss].advantages or args.curriculum:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
 
@@ -716,14 +685,13 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
 
 
 def set_advantages(steps, critic, pad_id, args):
-    """Eq. 15, or the released code's or DigiRL's advantage, into the steps' `advantage`, and V into their `value`. Only
-    the states that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an advantage
-    that reads one of those."""
-    first = 1 if args.loss == "digirl" else 0  # its instruction level asks for V of the first page, too
-    by_trajectory, needed = {}, {}
+    """Eq. 15, or another Variant's advantage, into the steps' `advantage`, and V into their `value`. Only the states
+    that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an advantage that reads
+    one of those."""
+    variant, by_trajectory, needed = VARIANTS[args.loss], {}, {}
     for step in steps:
         all_steps = step.trajectory.steps
-        needed |= dict.fromkeys([*all_steps[step.t : step.t + 2], *all_steps[:first]])
+        needed |= dict.fromkeys([*all_steps[step.t : step.t + 2], *all_steps[: variant.first]])
         by_trajectory.setdefault(step.trajectory, []).append(step)
     for step in (step for trajectory in by_trajectory for step in trajectory.steps):
         step.value = None  # an earlier critic's
@@ -732,27 +700,14 @@ def set_advantages(steps, critic, pad_id, args):
         step.value = value
     for trajectory, own in by_trajectory.items():
         value = torch.tensor([math.nan if step.value is None else step.value for step in trajectory.steps])
-        if args.loss == "released":
-            advantage = released_advantages(value, trajectory.reward, args.gamma)
-        elif args.loss == "digirl":
-            advantage = digirl_advantages(value, trajectory.reward, args.gamma)
-        else:
-            advantage = advantages(value, trajectory.reward, args.gamma, args.lam)
+        advantage = variant.advantages(value, trajectory.reward, args)
         for step in own:
             step.advantage = advantage[step.t].item()
             if math.isnan(step.advantage):
                 raise ValueError("the advantage reads V of states other than t and t + 1: value these, too")
 
 
-def passed(steps, quantile):
-    """The steps that pass DigiRL's filters: of trajectories that went best against what their first page promised
-    (outcome minus V, at or above the quantile of all), the actions of positive advantage."""
-    scores = {step.trajectory: step.trajectory.reward - step.trajectory.steps[0].value for step in steps}
-    bar = torch.quantile(torch.tensor(list(scores.values()), dtype=torch.float64), quantile).item()
-    return [step for step in steps if scores[step.trajectory] >= bar and step.advantage > 0]
-
-
-def floor_advantages(steps, rng, args):
+def floor_advantages(steps, fresh, rng, args):
     """Floor the advantages and keep only a share of the floored actions."""
     kept = []
     for step in steps:
@@ -761,6 +716,11 @@ def floor_advantages(steps, rng, args):
         if not floored or rng.random() < args.floored_keep:
             kept.append(step)
     return kept
+
+
+# what --loss names; one of your own is a row: VARIANTS["mine"] = replace(PAPER, loss=my_loss)
+PAPER = Variant(paper_loss, paper_advantages, floor_advantages)
+VARIANTS = {"paper": PAPER} | other_variants(PAPER)
 
 
 def update_critic(learner, steps, epochs, rng, args):
@@ -782,7 +742,7 @@ def update_critic(learner, steps, epochs, rng, args):
 
 def update_actor(learner, steps, phase, rng, args):
     """Eq. 12, or the loss that --loss names, on the steps' (state, action, advantage, log pi_ref). Metrics."""
-    actor, drifts = learner.actor, []
+    actor, variant, drifts = learner.actor, VARIANTS[args.loss], []
 
     def loss_sum(part):
         prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
@@ -790,17 +750,11 @@ def update_actor(learner, steps, phase, rng, args):
         logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
         reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
-        if args.loss in ("sft", "digirl"):  # filtered before
-            return -logprobs.sum()
-        advantage = torch.tensor([step.advantage for step in part], device=logprobs.device)
-        if args.loss == "released":
-            lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
-            return released_loss(logprobs, reference, lengths, advantage) * len(part)
-        if args.loss == "reinforce":
-            return reinforce_loss(logprobs, advantage) * len(part)
-        if args.loss in ("awr", "forward-kl"):
-            return weighted_loss(logprobs, advantage, args.beta) * len(part)
-        return policy_loss(logprobs, reference, advantage, args.beta) * len(part)
+        advantage = None
+        if variant.advantages:
+            advantage = torch.tensor([step.advantage for step in part], device=logprobs.device)
+        lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
+        return variant.loss(logprobs, reference, advantage, lengths, args) * len(part)
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
@@ -996,16 +950,7 @@ def update(learner, memory, rollouts, phase, rng, args):
         metrics |= value_metrics(fresh, experience)
         if not args.critic_first:
             metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-    if args.loss in ("paper", "reinforce"):
-        steps = floor_advantages(steps, rng, args)
-    elif args.loss == "forward-kl":
-        steps = fresh  # Eq. 13's expectation is over pi_ref's actions
-    elif args.loss == "released":
-        steps = [step for step in steps if step.advantage > 0]  # the rest adds 0
-    elif args.loss == "digirl" and steps:
-        steps = passed(steps, args.filter_quantile)
-    elif args.loss == "sft":
-        steps = [step for step in steps if step.trajectory.reward]
+    steps = VARIANTS[args.loss].keep(steps, fresh, rng, args)
     return metrics | update_actor(learner, steps, phase, rng, args)
 
 
@@ -1032,6 +977,8 @@ def main(args):
     instructions_per_phase filter_tries batch_size micro_batch_tokens actor_epochs start_episodes"""
     shares = "gamma lam filter_quantile floored_keep orm_threshold"
     check_ranges(args, at_least_1, shares, above_0="beta", any_value="advantage_floor")
+    if args.loss not in VARIANTS:
+        raise UsageError(f"--loss {args.loss}: one of {', '.join(VARIANTS)}")
     if args.fixed_instructions and not args.curriculum:
         raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
     if args.engine and not args.lora_rank:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import digirl
 import envs
+import variants.webrl as variants
 import webrl
 from common.errors import UsageError
 from common.lm import learn, stats
@@ -77,19 +78,19 @@ def test_a_good_action_becomes_likelier_and_a_bad_one_less():
 
 def test_the_released_advantage_is_a_sign():
     values = torch.tensor([0.5, 0.56, 0.5])
-    assert webrl.released_advantages(values, 1.0).tolist() == [1.0] * 3  # an outcome paid at every step drowns V
+    assert variants.released_advantages(values, 1.0).tolist() == [1.0] * 3  # an outcome paid at every step drowns V
     # of a failure's steps those are good after which V has risen by 0.05
-    assert webrl.released_advantages(values, 0.0).tolist() == pytest.approx([1.0, -0.6, -0.6])
-    assert webrl.released_advantages(torch.tensor([0.5, 0.54]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
+    assert variants.released_advantages(values, 0.0).tolist() == pytest.approx([1.0, -0.6, -0.6])
+    assert variants.released_advantages(torch.tensor([0.5, 0.54]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
     # the last step's next state is its own page: V cannot rise there
-    assert webrl.released_advantages(torch.tensor([0.5, 0.4]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
+    assert variants.released_advantages(torch.tensor([0.5, 0.4]), 0.0).tolist() == pytest.approx([-0.6, -0.6])
     # the return of a success of three steps at gamma = .9 is 2.71, 1.9, 1: with the outcome it outweighs a fall of V by
     # 3.66 before the first step and by 2.85 before the second
     for fall, signs in ((3.65, [1.0, 1.0]), (3.67, [-0.6, 1.0])):
-        assert webrl.released_advantages(torch.tensor([fall, 0.0, 0.0]), 1.0).tolist()[:2] == pytest.approx(signs)
+        assert variants.released_advantages(torch.tensor([fall, 0.0, 0.0]), 1.0).tolist()[:2] == pytest.approx(signs)
     for fall, sign in ((2.84, 1.0), (2.86, -0.6)):
         values = torch.tensor([fall, fall, 0.0])
-        assert webrl.released_advantages(values, 1.0)[1].item() == pytest.approx(sign)
+        assert variants.released_advantages(values, 1.0)[1].item() == pytest.approx(sign)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=7), st.sampled_from([0.0, 1.0]), st.floats(0.1, 1))
@@ -98,7 +99,7 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
     outcomes = torch.zeros(len(values))
     outcomes[-1] = reward
     own = digirl.step_advantages(outcomes, torch.tensor([*values, 0.0]), gamma, 0.05)
-    got = webrl.digirl_advantages(torch.tensor(values), reward, gamma)
+    got = variants.digirl_advantages(torch.tensor(values), reward, gamma)
     assert got.tolist() == pytest.approx(own.tolist(), abs=1e-6)  # where they are near 0, float32 rounds
 
 
@@ -111,7 +112,7 @@ def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
     assert made.steps[2].advantage == pytest.approx(-0.05 + args.gamma) and made.steps[1].advantage is None
     webrl.set_advantages([steps[3]], webrl.make_critic(actor), tokenizer.pad_token_id, args)
     assert made.steps[3].advantage == pytest.approx(-0.5 - 0.05 + 1 + 1)  # the last one: V after it is 0
-    assert webrl.passed(steps[2:], 0.5) == steps[2:]
+    assert variants.passed(steps[2:], 0.5) == steps[2:]
 
 
 def test_an_advantage_that_reads_a_state_without_a_value_is_an_error(monkeypatch):
@@ -153,9 +154,9 @@ def test_digirls_filters():
     for t, value in zip(rollouts, (0.25, 0.75, 0.25, 0.75), strict=True):  # scores .75, .25, -.25, -.75
         t.steps[0].value, t.steps[0].advantage, t.steps[1].advantage = value, 0.5, -0.5
     steps, first = webrl.steps_of(rollouts), [t.steps[0] for t in rollouts]
-    assert webrl.passed(steps, 1.0) == first[:1]
-    assert webrl.passed(steps, 2 / 3) == first[:2]  # what is at the quantile stays
-    assert webrl.passed(steps, 0.0) == first
+    assert variants.passed(steps, 1.0) == first[:1]
+    assert variants.passed(steps, 2 / 3) == first[:2]  # what is at the quantile stays
+    assert variants.passed(steps, 0.0) == first
 
 
 @pytest.mark.parametrize("sure", [True, False])
@@ -166,7 +167,7 @@ def test_the_released_loss_pushes_up_to_a_log_ratio_a_token(sure):
         logprob = torch.tensor([reference + tokens * ratio] * 2, dtype=torch.float64, requires_grad=True)
         signs = torch.tensor([1.0, -0.6], dtype=torch.float64)
         lengths, ref = torch.tensor([tokens] * 2), torch.tensor([reference] * 2, dtype=torch.float64)
-        webrl.released_loss(logprob, ref, lengths, signs).backward()
+        variants.released_loss(logprob, ref, lengths, signs).backward()
         per_token = -1.0 if ratio <= 0 else -max(0.0, 1 - slope * ratio)
         assert logprob.grad[0].item() == pytest.approx(per_token / tokens / 2, abs=1e-6)
         assert logprob.grad[1].item() == 0.0  # no bad action is ever pushed down
@@ -178,8 +179,8 @@ def test_the_released_loss_pushes_up_to_a_log_ratio_a_token(sure):
 @settings(max_examples=100, deadline=None)
 def test_the_gradients_of_reinforce_and_of_advantage_weighted_regression(rows, beta):
     for loss_of, weight in (
-        (webrl.reinforce_loss, lambda a: a),
-        (lambda p, a: webrl.weighted_loss(p, a, beta), lambda a: min(math.exp(a / beta), 20.0)),
+        (variants.reinforce_loss, lambda a: a),
+        (lambda p, a: variants.weighted_loss(p, a, beta), lambda a: min(math.exp(a / beta), 20.0)),
     ):
         logprobs = torch.tensor([p for p, _ in rows], dtype=torch.float64, requires_grad=True)
         loss_of(logprobs, torch.tensor([a for _, a in rows], dtype=torch.float64)).backward()
@@ -387,7 +388,7 @@ def test_the_floor_keeps_a_share():
     for i, step in enumerate(made.steps):
         step.advantage = -0.5 if i % 3 else 0.2
     args = make_args(advantage_floor=-0.1, floored_keep=0.33)
-    kept = webrl.floor_advantages(webrl.steps_of([made]), rng, args)
+    kept = webrl.floor_advantages(webrl.steps_of([made]), [], rng, args)
     assert min(s.advantage for s in made.steps) == -0.1
     floored = [1 for step in kept if step.advantage == -0.1]
     assert 40 <= len(floored) <= 95 and len(kept) - len(floored) == 100
