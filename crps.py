@@ -22,6 +22,7 @@ import asyncio
 import math
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
@@ -94,7 +95,7 @@ class Args(RunArgs):
     """steps per update of the fine-tuning"""
 
     # reinforcement learning
-    algorithm: Literal["grpo", "rloo", "ppo", "rft", "sft"] = "grpo"
+    algorithm: str = "grpo"
     """grpo: advantages of Eq. 4; rloo: reward minus the mean of the group's others; ppo: a critic and GAE; rft: all
     rollouts by the SFT policy, then fine-tuning on the demonstrations and the successes; sft: no rollouts. The
     baselines are these with --replay none"""
@@ -258,6 +259,26 @@ def kl_k3(logprobs, ref_logprobs):
     """Estimate of KL(pi || pi_ref) from tokens of pi, never below 0 (k3: r - 1 - log r). [N, L], [N, L] -> [N, L]."""
     log_ratio = ref_logprobs - logprobs
     return log_ratio.exp() - 1 - log_ratio
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What --algorithm names: `advantages(rewards)` of a group's rollouts, [G] -> [G], or a `critic`'s (GAE); whether
+    it `plays`, and whether it `updates` the policy after every batch."""
+
+    advantages: Callable | None = None
+    critic: bool = False
+    plays: bool = True
+    updates: bool = True
+
+
+ALGORITHMS = {
+    "grpo": Algorithm(group_advantages),
+    "rloo": Algorithm(leave_one_out_advantages),
+    "ppo": Algorithm(critic=True),
+    "rft": Algorithm(updates=False),  # plays first, and fine-tunes on what succeeded
+    "sft": Algorithm(plays=False, updates=False),
+}
 
 
 def initial_suffix(accuracy, length, beta_min, beta_max, k_min, k_max):
@@ -467,10 +488,11 @@ def make_learner(learner, args):
     if not args.train_embeddings:
         learner.actor.get_input_embeddings().requires_grad_(False)
     learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    if args.algorithm == "ppo":
+    algorithm = ALGORITHMS[args.algorithm]
+    if algorithm.critic:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
-    if args.kl_coef and args.algorithm not in ("rft", "sft"):  # which make no update of their own
+    if args.kl_coef and algorithm.updates:
         learner.reference = llm.copy_network(learner.actor).eval()
 
 
@@ -588,13 +610,13 @@ def write_action(action, thought, chat):
 # --------------------------------------------------------------------------------------------------------- the updates
 def set_advantages(groups, learner, args):
     """Each step's advantage into its `advantage`: its trajectory's within the group (GRPO, RLOO), or GAE (PPO)."""
-    if args.algorithm == "ppo":
+    algorithm = ALGORITHMS[args.algorithm]
+    if algorithm.critic:
         set_gae(groups, learner, args)
         return
-    estimate = group_advantages if args.algorithm == "grpo" else leave_one_out_advantages
     for group in groups:
         rewards = torch.tensor([t.reward for t in group.rollouts])
-        for trajectory, advantage in zip(group.rollouts, estimate(rewards).tolist(), strict=True):
+        for trajectory, advantage in zip(group.rollouts, algorithm.advantages(rewards).tolist(), strict=True):
             for step in trajectory.steps[trajectory.prefix :]:
                 step.advantage = advantage
 
@@ -773,44 +795,6 @@ def group_metrics(groups):
     return metrics
 
 
-def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
-    """One batch: collected, trained on, the buffer brought up to date."""
-    run = player.run
-    learner.iteration += 1
-    groups = collect(learner, buffer, player, train_tasks, args)
-    if not groups:
-        run.say("warning: no group of this batch began alike, or kept half of its rollouts: nothing to train on")
-    rollouts = [t for group in groups for t in group.rollouts]
-    offsets = parallel.broadcast(run.trajectories.append(rollouts))
-    with run.timer("training"):
-        before = set(buffer)
-        metrics = rollout_metrics(rollouts) | group_metrics(groups) | player.metrics()
-        offset_of = dict(zip(rollouts, offsets, strict=True))
-        converged, mastered = update_buffer(buffer, groups, offset_of, args)
-        if converged:
-            metrics["replay/convergence_steps"] = sum(converged) / len(converged)
-            metrics["replay/converged"] = len(converged)
-        learner.mastered += mastered
-        metrics |= {"replay/buffer_size": len(buffer), "replay/inserted": len(set(buffer) - before)}
-        metrics |= {"replay/mastered": learner.mastered, "groups/dropped": args.groups_per_iteration - len(groups)}
-        if args.algorithm != "rft":
-            set_advantages(groups, learner, args)
-            metrics |= update_actor(learner, groups, player, args)
-        if learner.critic is not None:
-            metrics["losses/critic_loss"] = update_critic(learner, groups, args)
-    if args.algorithm != "rft":
-        player.version += 1
-        player.publish(learner.actor)
-    names = ["rollout/reward", "groups/all_zero", "groups/entropy", "replay/buffer_size", "replay/suffix_mean"]
-    if learner.iteration % args.eval_every == 0 and args.algorithm != "rft":
-        metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
-        run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names, "eval/success")
-    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-    run.log(metrics, player.steps)
-    if learner.iteration % args.save_every == 0:
-        save(learner, buffer, player)
-
-
 def evaluate(player, tasks, name, iteration, args):
     """Episodes at seeds that are the same for every run: (trajectories, metrics, by kind of task too)."""
     trajectories = player.play(tasks, args.eval_temperature, 1234, name, iteration)
@@ -837,7 +821,10 @@ def main(args):
         raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
     if args.engine and args.lockstep:
         raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
-    alone = args.algorithm in ("rft", "sft") or (args.algorithm == "ppo" and args.replay == "none")
+    if args.algorithm not in ALGORITHMS:
+        raise UsageError(f"--algorithm {args.algorithm}: one of {', '.join(ALGORITHMS)}")
+    algorithm = ALGORITHMS[args.algorithm]
+    alone = not algorithm.updates or (algorithm.critic and args.replay == "none")
     if args.group_size < 2 and not alone:
         raise UsageError("--group-size 1: without a group's rollouts to compare there is --algorithm ppo --replay none")
     if args.rho_low > args.rho_high or args.beta_min > args.beta_max:
@@ -908,31 +895,82 @@ def make_env(args, tokenizer):
 
 
 def train(args, env, run, player, learner, buffer):
-    """Fine-tuning, the iterations, and the evaluations around them."""
-    torch.manual_seed(args.seed)
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
+    """Algorithm 1: fine-tuning, then batch after batch of groups, fresh ones and restarts from suffixes."""
+    train_tasks, eval_tasks, test_tasks = tasks_of(env, args)
+    before = begin(args, run, player, learner, buffer, train_tasks, test_tasks)
+    updates = ALGORITHMS[args.algorithm].updates
+    while not finished(learner, player, args):
+        learner.iteration += 1
+        groups = collect(learner, buffer, player, train_tasks, args)
+        if not groups:
+            run.say("warning: no group of this batch began alike, or kept half of its rollouts: nothing to train on")
+        rollouts = [t for group in groups for t in group.rollouts]
+        offsets = parallel.broadcast(run.trajectories.append(rollouts))
+        with run.timer("training"):
+            metrics = rollout_metrics(rollouts) | group_metrics(groups) | player.metrics()
+            metrics["groups/dropped"] = args.groups_per_iteration - len(groups)
+            metrics |= replay_metrics(learner, buffer, groups, dict(zip(rollouts, offsets, strict=True)), args)
+            if updates:
+                set_advantages(groups, learner, args)
+                metrics |= update_actor(learner, groups, player, args)
+            if learner.critic is not None:
+                metrics["losses/critic_loss"] = update_critic(learner, groups, args)
+        if updates:
+            player.version += 1
+            player.publish(learner.actor)
+        if learner.iteration % args.eval_every == 0 and updates:
+            metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
+            shown = "rollout/reward", "groups/all_zero", "groups/entropy", "replay/buffer_size", "replay/suffix_mean"
+            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *shown, "eval/success")
+        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        run.log(metrics, player.steps)
+        if learner.iteration % args.save_every == 0:
+            save(learner, buffer, player)
+    finish(args, run, player, learner, buffer, before, test_tasks)
 
-    def tasks(split):
-        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
 
-    train_tasks, eval_tasks, test_tasks = tasks("train"), tasks("eval")[: args.eval_tasks], tasks("test")
-    test_tasks = test_tasks[: args.test_tasks]
+def replay_metrics(learner, buffer, groups, offsets, args):
+    """Bring the buffer up to date with the groups (`update_buffer`); what became of it."""
+    before = set(buffer)
+    converged, mastered = update_buffer(buffer, groups, offsets, args)
+    learner.mastered += mastered
+    metrics = {"replay/buffer_size": len(buffer), "replay/inserted": len(set(buffer) - before)}
+    metrics["replay/mastered"] = learner.mastered
+    if converged:
+        metrics |= {"replay/convergence_steps": sum(converged) / len(converged), "replay/converged": len(converged)}
+    return metrics
+
+
+def tasks_of(env, args):
+    """Training, eval and test tasks. Raises UsageError where nothing would say what succeeded at them."""
+    train_tasks, eval_tasks, test_tasks = (
+        [replace(task, max_steps=args.max_steps or task.max_steps) for task in env.tasks(split)]
+        for split in ("train", "eval", "test")
+    )
     if not any(envs.has_check(env, task) for task in train_tasks):
         raise UsageError(
             f"{args.env_id}: no training task has a check of its own, and nothing else says what succeeded"
         )
+    return train_tasks, eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
+
+
+def begin(args, run, player, learner, buffer, train_tasks, test_tasks):
+    """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes."""
+    torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        learn.use_threads(args.cpu_threads)
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
-    before = []
     if learner.iteration < 0:
-        before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
-    elif args.test_before:
-        before = [t for t in run.trajectories if t.kind == "test before"]
-    while args.algorithm != "sft" and not finished(learner, player, args):
-        run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
-    if args.algorithm == "rft" and not learner.tuned:
+        return start_actor(learner, buffer, player, train_tasks, test_tasks, args)
+    return [t for t in run.trajectories if t.kind == "test before"] if args.test_before else []
+
+
+def finish(args, run, player, learner, buffer, before, test_tasks):
+    """The test, the summary and the pages (RFT: its fine-tuning first)."""
+    algorithm = ALGORITHMS[args.algorithm]
+    if algorithm.plays and not algorithm.updates and not learner.tuned:
         rejection_fine_tune(learner, player, args)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, buffer, player)
@@ -948,7 +986,8 @@ def train(args, env, run, player, learner, buffer):
 
 
 def finished(learner, player, args):
-    return learner.iteration >= args.iterations or (args.total_steps and player.steps >= args.total_steps)
+    reached = args.total_steps and player.steps >= args.total_steps
+    return not ALGORITHMS[args.algorithm].plays or learner.iteration >= args.iterations or reached
 
 
 def start_actor(learner, buffer, player, train_tasks, test_tasks, args):

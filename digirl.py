@@ -423,42 +423,6 @@ def draw_tasks(tasks, count, rng):
     return [task for _ in range(math.ceil(count / len(tasks))) for task in rng.sample(tasks, len(tasks))][:count]
 
 
-def run_iteration(learner, buffer, player, train_tasks, eval_tasks, args):
-    """A round: rollouts, all waited for; then the values, the filters and the actor."""
-    run, begun = player.run, time.monotonic()
-    learner.iteration += 1
-    tasks, seed = draw_tasks(train_tasks, args.batch_trajectories, learner.rng), args.seed * 1000 + learner.iteration
-    rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
-    rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
-    for trajectory in rollouts:
-        trajectory.reward = float(bool(trajectory.verdict) and trajectory.outcome == "exit")
-    run.trajectories.append(rollouts)
-    player.steps += sum(len(t.steps) for t in rollouts)
-    buffer.extend(rollouts)
-    metrics = rollout_metrics(rollouts) | {"replay/size": len(buffer)}
-    with run.timer("training"):
-        metrics |= update_values(learner, buffer, args)
-        passed = filtered(learner, buffer, args)
-        set_advantages(learner, passed, args)
-        steps = steps_of(passed)
-        metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
-        metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
-        metrics |= update_actor(learner, passed, args)
-    player.version += 1
-    player.publish(learner.actor)
-    learner.seconds += time.monotonic() - begun
-    metrics |= player.metrics()
-    if learner.iteration % args.eval_every == 0 and eval_tasks:
-        metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
-        names = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
-        run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *names)
-    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-    metrics |= {"charts/trajectories": learner.iteration * args.batch_trajectories, "charts/seconds": learner.seconds}
-    run.log(metrics, player.steps)
-    if learner.iteration % args.save_every == 0:
-        save(learner, player)
-
-
 def evaluate(player, tasks, name, iteration):
     """Greedy episodes at seeds that are the same for every run: (trajectories, metrics)."""
     trajectories = player.play(tasks, 0.0, 1234, name, iteration)
@@ -494,27 +458,73 @@ def start_actor(learner, player, train_tasks, test_tasks, args):
 
 
 def train(args, env, run, player, learner):
-    """Fine-tuning, the iterations, and the evaluations around them."""
+    """Fine-tuning, then rounds: rollouts, all waited for; the values, the filters and the actor."""
+    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
+    eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
+    buffer = deque(maxlen=args.buffer_size)
+    before = begin(args, env, run, player, learner, buffer, train_tasks, test_tasks)
+    while not finished(learner, args):
+        begun = time.monotonic()
+        learner.iteration += 1
+        tasks = draw_tasks(train_tasks, args.batch_trajectories, learner.rng)
+        seed = args.seed * 1000 + learner.iteration
+        rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
+        rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
+        for trajectory in rollouts:
+            trajectory.reward = float(bool(trajectory.verdict) and trajectory.outcome == "exit")
+        run.trajectories.append(rollouts)
+        player.steps += sum(len(t.steps) for t in rollouts)
+        buffer.extend(rollouts)
+        metrics = rollout_metrics(rollouts) | {"replay/size": len(buffer)}
+        with run.timer("training"):
+            metrics |= update_values(learner, buffer, args)
+            passed = filtered(learner, buffer, args)
+            set_advantages(learner, passed, args)
+            steps = steps_of(passed)
+            metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
+            metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
+            metrics |= update_actor(learner, passed, args)
+        player.version += 1
+        player.publish(learner.actor)
+        learner.seconds += time.monotonic() - begun
+        metrics |= player.metrics()
+        if learner.iteration % args.eval_every == 0 and eval_tasks:
+            metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
+            shown = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
+            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *shown)
+        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
+        run.log(metrics | {"charts/seconds": learner.seconds}, player.steps)
+        if learner.iteration % args.save_every == 0:
+            save(learner, player)
+    finish(run, player, learner, before, test_tasks)
+
+
+def finished(learner, args):
+    trajectories = learner.iteration * args.batch_trajectories
+    enough = learner.iteration >= args.iterations or 0 < args.total_trajectories <= trajectories
+    return enough or 0 < args.train_seconds <= learner.seconds
+
+
+def begin(args, env, run, player, learner, buffer, train_tasks, test_tasks):
+    """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes. Raises UsageError
+    where nothing would say what succeeded."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
-    buffer = deque(maxlen=args.buffer_size)
-    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
-    eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
     if not any(envs.has_check(env, task) for task in train_tasks):
         reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge-url URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
-    before = [t for t in run.trajectories if t.kind == "test before"] if learner.iteration >= 0 else []
     if learner.iteration < 0:
-        before = start_actor(learner, player, train_tasks, test_tasks, args)
-    iterations = args.iterations
-    if args.total_trajectories:
-        iterations = min(iterations, math.ceil(args.total_trajectories / args.batch_trajectories))
-    while learner.iteration < iterations and not 0 < args.train_seconds <= learner.seconds:
-        run_iteration(learner, buffer, player, train_tasks, eval_tasks, args)
+        return start_actor(learner, player, train_tasks, test_tasks, args)
+    return [t for t in run.trajectories if t.kind == "test before"]
+
+
+def finish(run, player, learner, before, test_tasks):
+    """The test, the summary and the pages."""
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration)

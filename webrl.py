@@ -817,8 +817,10 @@ def train_orm(learner, labelled, epochs, args):
     prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
     model, optimizer, verdicts = learner.orm, learner.orm_optimizer, [t.verdict for t in labelled]
-    settings = args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine
-    return orm.train(model, learner.tokenizer, optimizer, ids, verdicts, *settings, args.micro_batch_tokens)
+    return orm.train(
+        model, learner.tokenizer, optimizer, ids, verdicts, args.orm_batch_size, epochs, args.seed, words,
+        args.orm_lm_weight, warmup_cosine, args.micro_batch_tokens,
+    )  # fmt: skip
 
 
 def labelled_episodes(memory, args):
@@ -1045,11 +1047,45 @@ def main(args):
 
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
-    torch.manual_seed(args.seed)
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
+    train_tasks, eval_tasks, test_tasks = tasks_of(env, args)
+    memory = begin(args, env, run, player, learner, train_tasks, test_tasks)  # lines 1 to 7
+    for phase in range(learner.phase + 1, args.num_phases + 1):
+        # lines 9 to 14: instructions
+        tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
+        # 15, 16: rolled out and judged
+        rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
+        player.steps += sum(len(t.steps) for t in rollouts)
+        with run.timer("training"):
+            if has_judge(learner, args):
+                judge(learner, rollouts, args)
+                rollouts = without_unjudged(player, rollouts)
+            for trajectory in rollouts:
+                trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
+            metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold)
+            metrics |= player.metrics() | {f"curriculum/{name}": value for name, value in counts.items()}
+            checkable = sum(t.task.config is not None for t in rollouts)
+            metrics["curriculum/checkable"] = checkable / max(1, len(rollouts))
+            # 17, 18: the critic and the actor
+            metrics |= update(learner, memory, rollouts, phase, learner.rng, args)
+            metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
+        publish(learner, player)
+        # 19, 20: buffer and failure set
+        keep(run, memory, rollouts, args)
+        if args.orm_refresh and learner.orm is not None and any(envs.has_check(env, task) for task in train_tasks):
+            refresh_orm(learner, memory, player, train_tasks, phase, args)
+        metrics |= evaluation_metrics(evaluate(learner, memory, player, eval_tasks, "eval", phase, args), "eval")
+        learner.phase = phase
+        run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
+        save(learner, player)
+        shown = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
+        run.report(f"phase {phase}", metrics, *shown)
+    finish(args, run, player, learner, memory, test_tasks)
+
+
+def tasks_of(env, args):
+    """Training, eval and test tasks. Raises UsageError where nothing would say what succeeded at them, and where the
+    curriculum has nobody to write instructions."""
     train_tasks = env.tasks("train")
-    eval_tasks, test_tasks = env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
     trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
     if not trained_judge and not any(envs.has_check(env, task) for task in train_tasks):
         raise UsageError(
@@ -1057,6 +1093,14 @@ def train(args, env, run, player, learner):
         )
     if args.curriculum and not args.generator:
         env.vary(train_tasks[0], random.Random(0))  # an environment that cannot says so now
+    return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
+
+
+def begin(args, env, run, player, learner, train_tasks, test_tasks):
+    """Lines 1 to 7, or the run as it was at its last checkpoint: the Memory that the phases go on with."""
+    torch.manual_seed(args.seed)
+    if args.cpu_threads:
+        learn.use_threads(args.cpu_threads)
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
     run.say(f"run folder {run.path}")
@@ -1066,8 +1110,11 @@ def train(args, env, run, player, learner):
         start_actor(learner, memory, player, train_tasks, args)
     if learner.phase < 0:
         start_memory(learner, memory, player, train_tasks, test_tasks, args)
-    for phase in range(learner.phase + 1, args.num_phases + 1):
-        run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args)
+    return memory
+
+
+def finish(args, run, player, learner, memory, test_tasks):
+    """The control, the test, the summary and the pages."""
     control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test", args.orm_threshold)
@@ -1178,38 +1225,6 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
         player.run.say(f"phase {phase}: training instructions instead")
         tasks = draw_tasks(train_tasks, args.instructions_per_phase, learner.rng)
     return tasks, counts
-
-
-def run_phase(learner, memory, player, env, train_tasks, eval_tasks, phase, args):
-    """Lines 9 to 20."""
-    run = player.run
-    tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
-    # Lines 15 and 16: rolled out and judged.
-    rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
-    player.steps += sum(len(t.steps) for t in rollouts)
-    with run.timer("training"):
-        if has_judge(learner, args):
-            judge(learner, rollouts, args)
-            rollouts = without_unjudged(player, rollouts)
-        for trajectory in rollouts:
-            trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
-        metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold) | player.metrics()
-        metrics |= {f"curriculum/{name}": value for name, value in counts.items()}
-        metrics["curriculum/checkable"] = sum(t.task.config is not None for t in rollouts) / max(1, len(rollouts))
-        # Lines 17 and 18.
-        metrics |= update(learner, memory, rollouts, phase, learner.rng, args)
-        metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
-    publish(learner, player)
-    # Lines 19 and 20.
-    keep(run, memory, rollouts, args)
-    if args.orm_refresh and learner.orm is not None and any(envs.has_check(env, task) for task in train_tasks):
-        refresh_orm(learner, memory, player, train_tasks, phase, args)
-    metrics |= evaluation_metrics(evaluate(learner, memory, player, eval_tasks, "eval", phase, args), "eval")
-    learner.phase = phase
-    run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
-    save(learner, player)
-    names = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
-    run.report(f"phase {phase}", metrics, *names)
 
 
 if __name__ == "__main__":
