@@ -2,15 +2,19 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 from transformers import AutoTokenizer
 
+from common.errors import UsageError
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
+from tools import play
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 24 --sft-epochs 2 --cpu-threads 2 --num-envs 16 --groups-per-iteration 2 --group-size 4
@@ -95,3 +99,33 @@ def test_its_checkpoint_is_evaluated_with_its_own_prompt_and_its_episodes_are_sh
         step = next(iter(TrajectoryStore(run / "trajectories.jsonl"))).steps[0]
         assert tokenizer.decode(step.prompt_ids).startswith(word)
     assert "episodes.html" in python("tools/view.py", mine)
+
+
+def diffs():
+    """(before, after) of every diff in docs/hacking.md."""
+    found = []
+    for block in re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs/hacking.md").read_text(), re.MULTILINE | re.DOTALL):
+        lines = [(line[:1], line[1:]) for line in block.split("\n")[:-1]]
+        before, after = (
+            "\n".join(text for mark, text in lines if mark in kept or (not mark and kept)) for kept in (" -", " +")
+        )
+        found.append((before, after))
+    return found
+
+
+def test_what_docs_hacking_changes_is_there_and_works(tmp_path):
+    text, applied = (ROOT / "webrl.py").read_text(), 0
+    for before, after in diffs():
+        assert text.count(before) == 1, before
+        text, applied = text.replace(before, after), applied + 1
+    (tmp_path / "mine.py").write_text(text)
+    module = play.load_script(tmp_path / "mine.py")
+    logprobs, reference, advantages = (torch.tensor(x, requires_grad=True) for x in ([-1.0], [-2.0], [0.5]))
+    loss = module.VARIANTS["mine"].loss(logprobs, reference, advantages, torch.tensor([3]), module.Args())
+    assert loss.item() == pytest.approx(0.5 * (0.1 - 0.5) ** 2) and applied == 2
+    assert module.policy_loss(logprobs, reference, advantages, 0.1).item() == pytest.approx(loss.item())
+    # the flag is taken: what is refused is the next thing that is wrong
+    with pytest.raises(UsageError, match="--beta must be above 0"):
+        module.main(module.Args(loss="mine", beta=0.0))
+    with pytest.raises(UsageError, match="--loss yours: one of paper, mine, reinforce"):
+        module.main(module.Args(loss="yours"))
