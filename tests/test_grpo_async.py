@@ -472,7 +472,7 @@ def played_groups(seeing, seed=0):
                     logprobs, _ = vlm.token_logprobs(model, processor, [prompt], [action])
                 behave = [value + rng.uniform(-0.5, 0.5) for value in logprobs[0].tolist()]
                 steps.append(Step(list(prompt), action, behave, 0, "", "", screenshot=name))
-            group.done[member] = SimpleNamespace(steps=steps, reward=reward)
+            group.done[member] = Trajectory(TASK, 0, 0, steps, reward=reward)
         groups.append(group)
     return groups
 
