@@ -446,7 +446,7 @@ def make_judge_and_critic(learner, args):
     if args.judge == "orm":
         learner.orm = make_orm(learner.actor, args)
         learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
-    if VARIANTS[args.loss].advantages or args.curriculum:
+    if VARIANTS[args.loss].critic or args.curriculum:
         learner.critic = make_critic(learner.actor)
         learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
 
@@ -751,7 +751,7 @@ def update_actor(learner, steps, phase, rng, args):
         reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
         advantage = None
-        if variant.advantages:
+        if variant.critic:
             advantage = torch.tensor([step.advantage for step in part], device=logprobs.device)
         lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
         return variant.loss(logprobs, reference, advantage, lengths, args) * len(part)

@@ -12,14 +12,16 @@ class Variant:
     """What --loss names.
 
     loss(logprobs, reference, advantages, lengths, args): the mean over N actions, of log pi and log pi_ref of whole
-    actions, advantages and tokens, [N] each. advantages(values, reward, args): [T] of one trajectory's actions; None:
-    no critic is asked, and there is no advantage. keep(steps, fresh, rng, args): which of the phase's steps (fresh
-    ones and replayed) the actor is trained on. first: whether that needs V of the first page, too.
+    actions, advantages and tokens, [N] each. advantages(values, reward, args): [T] of one trajectory's actions.
+    keep(steps, fresh, rng, args): which of the phase's steps (fresh ones and replayed) the actor is trained on.
+    critic: whether any of this needs one (the curriculum may have one all the same). first: whether V of the first page
+    is needed, too.
     """
 
     loss: Callable
-    advantages: Callable | None
+    advantages: Callable
     keep: Callable
+    critic: bool = True
     first: bool = False
 
 
@@ -65,7 +67,7 @@ def other_variants(paper):
         "forward-kl": replace(paper, loss=weighted, keep=fresh_alone),
         "released": Variant(released, released_signs, positive),
         "digirl": Variant(likelihood, step_level, both_levels, first=True),
-        "sft": Variant(likelihood, None, successes),
+        "sft": replace(paper, loss=likelihood, keep=successes, critic=False),
     }
 
 
