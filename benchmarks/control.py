@@ -105,11 +105,13 @@ def fine_tuned(module, args, weights, demos, folder, updates=0):
     if weights is not None:
         network.load_trained(actor, weights)
     llm.use_threads(args.cpu_threads or 1)
-    learner, given = module.Learner(actor, reader, random.Random(args.seed)), [demos]
+    rng, given = random.Random(args.seed), [demos]
     if module.__name__ == "distrl":
         tokenizer, processor = (reader, None) if network is llm else (reader.tokenizer, reader)
-        learner = module.Learner(actor, tokenizer, processor, random.Random(args.seed), folder=folder)
-    elif module.__name__ == "grpo_async":
+        learner = module.Learner(actor, tokenizer, processor, rng, folder=folder)
+    else:
+        learner = module.Learner(actor, reader, rng)
+    if module.__name__ == "grpo_async":
         names = {step.screenshot for demo in demos for step in demo.steps}
         given.append({name: (folder / name).read_bytes() for name in names})
     loss = module.fine_tune(learner, *given, args, updates=updates)
