@@ -104,11 +104,7 @@ def fine_tuned(module, args, weights, demos, folder, updates=0):
     actor, reader = network.load(*base)
     if weights is not None:
         network.load_trained(actor, weights)
-<<<<<<< HEAD
     learn.use_threads(args.cpu_threads or 1)
-=======
-    llm.use_threads(args.cpu_threads or 1)
->>>>>>> main
     rng, given = random.Random(args.seed), [demos]
     if module.__name__ == "distrl":
         tokenizer, processor = (reader, None) if network is llm else (reader.tokenizer, reader)
