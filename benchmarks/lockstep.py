@@ -25,8 +25,8 @@ from common.replay import TrajectoryStore
 
 WEBRL = """webrl.py --lockstep --cpu-threads 2 --num-demos 6 --sft-epochs 2 --orm-episodes 24 --orm-epochs 1
 --start-episodes 12 --instructions-per-phase 8 --num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-data="""
-CRPS = """crps.py --lockstep --cpu-threads 2 --sft-epochs 4 --num-envs 16 --groups-per-iteration 4 --group-size 4 --eval-tasks 4
---test-tasks 6 --eval-every 2 --save-every 1 --iterations 3 --total-steps 0 --p-replay 0.5"""
+CRPS = """crps.py --lockstep --cpu-threads 2 --sft-epochs 4 --num-envs 16 --groups-per-iteration 4 --group-size 4
+--eval-tasks 4 --test-tasks 6 --eval-every 2 --save-every 1 --iterations 3 --total-steps 0 --p-replay 0.5"""
 DIGIRL = """digirl.py --lockstep --cpu-threads 2 --num-envs 4 --num-demos 12 --sft-epochs 2 --batch-trajectories 8
 --iterations 3 --max-steps 6 --eval-every 2 --eval-tasks 2 --test-tasks 4 --instruction-updates 2 --step-updates 2
 --actor-updates 2 --batch-size 8 --save-every 1"""
