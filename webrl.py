@@ -759,16 +759,8 @@ def update_actor(learner, steps, phase, rng, args):
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
     rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
-    losses, norms = learn.descend(
-        actor,
-        learner.optimizer,
-        loss_sum,
-        batches,
-        step_lengths,
-        args.micro_batch_tokens,
-        args.max_grad_norm,
-        rates=rates,
-    )
+    sizes = dict(lengths=step_lengths, tokens=args.micro_batch_tokens, max_norm=args.max_grad_norm)
+    losses, norms = learn.descend(actor, learner.optimizer, loss_sum, batches, rates=rates, **sizes)
     learner.updates += len(batches)
     if not losses:
         return {}
@@ -1048,7 +1040,7 @@ def main(args):
 def train(args, env, run, player, learner):
     """Algorithm 1, and the evaluations around it."""
     train_tasks, eval_tasks, test_tasks = tasks_of(env, args)
-    memory = begin(args, env, run, player, learner, train_tasks, test_tasks)  # lines 1 to 7
+    memory = begin(args, run, player, learner, train_tasks, test_tasks)  # lines 1 to 7
     for phase in range(learner.phase + 1, args.num_phases + 1):
         # lines 9 to 14: instructions
         tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
@@ -1096,7 +1088,7 @@ def tasks_of(env, args):
     return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
 
 
-def begin(args, env, run, player, learner, train_tasks, test_tasks):
+def begin(args, run, player, learner, train_tasks, test_tasks):
     """Lines 1 to 7, or the run as it was at its last checkpoint: the Memory that the phases go on with."""
     torch.manual_seed(args.seed)
     if args.cpu_threads:

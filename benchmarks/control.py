@@ -142,6 +142,8 @@ def evaluation(policy, folder, args, split="test", num_tasks=0, num_envs=16, tas
         command += ["--tasks", str(named)]
     command = [sys.executable, "tools/eval.py", *command, "--runs-dir", str(Path(folder).resolve())]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if tasks:
+        named.unlink()
     if done.returncode:
         raise UsageError(f"{policy} could not be evaluated: {done.stderr.strip()[-400:]}")
     (found,) = Path(folder).iterdir()

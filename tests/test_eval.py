@@ -276,6 +276,15 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
         (["--policy", "http://127.0.0.1:9/v1"], "--policy http://127.0.0.1:9/v1: Connection error"),
         (["--model-id", "assets/tiny-vl", "--env-id", "webshop"], "assets/tiny-vl sees, webshop has no pictures"),
         (["--policy", "http://127.0.0.1:9/v1", "--prompt-format", "plain"], "--prompt-format plain is for --model-id"),
+        (
+            ["--policy", "http://127.0.0.1:9/v1", "--script", "crps.py"],
+            "--script crps.py: a server is asked in the format",
+        ),
+        (["--model-id", "assets/tiny", "--env-id", "webshop", "--tasks", "nowhere"], "--tasks nowhere: No such file"),
+        (
+            ["--model-id", "assets/tiny", "--env-id", "webshop", "--tasks", "README.md"],
+            "no task of this split: # CleanGUI",
+        ),
         (["--model-id", "no/such/model"], "no model at 'no/such/model'"),
         (["--model-id", "assets/tiny", "--env-id", "mars"], "there is no such environment"),
         (["--model-id", "assets/tiny", "--num-envs", "0"], "--num-envs must be at least 1"),

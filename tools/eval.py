@@ -122,6 +122,8 @@ class Endpoint:
 
         self.url, self.released = args.policy, args.prompt_format == "webrl"
         self.script = script_module(args.script or "webrl.py")
+        if not hasattr(self.script, "released_prompt" if self.released else "agent_task"):
+            raise UsageError(f"--script {args.script}: a server is asked in the format of webrl.py or a copy of it")
         self.client = openai.AsyncOpenAI(base_url=args.policy, api_key=llm.api_key(), timeout=600, max_retries=4)
         self.model = args.policy_model or self._only_model(openai)
         if not self.released:  # a wrong URL, key or name shows now, not in every episode
