@@ -278,12 +278,12 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
         (["--policy", "http://127.0.0.1:9/v1", "--prompt-format", "plain"], "--prompt-format plain is for --model-id"),
         (
             ["--policy", "http://127.0.0.1:9/v1", "--script", "crps.py"],
-            "--script crps.py: a server is asked in the format",
+            "--script crps.py: a server is asked",
         ),
         (["--model-id", "assets/tiny", "--env-id", "webshop", "--tasks", "nowhere"], "--tasks nowhere: No such file"),
         (
             ["--model-id", "assets/tiny", "--env-id", "webshop", "--tasks", "README.md"],
-            "no task of this split: # CleanGUI",
+            "no task of this split: # Clean",
         ),
         (["--model-id", "no/such/model"], "no model at 'no/such/model'"),
         (["--model-id", "assets/tiny", "--env-id", "mars"], "there is no such environment"),
