@@ -95,6 +95,10 @@ def test_a_script_that_tests_on_tasks_from_all_over_its_split_is_controlled_on_t
     tests = [t.task.task_id for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == "test after"]
     assert record["tasks"] == sorted(tests) and len(tests) == 8 and record["differ"] == 0
     assert tests != [task.task_id for task in envs.make("phone").tasks("test")[:8]]
+    asked = [tests[5], tests[2]]
+    settings = control.settings_of(control.module_of("digirl.py"), path)
+    found = control.evaluation(path / "start", tmp_path / "evaluation", settings, tasks=asked)
+    assert list(control.played(found, "test")) == asked  # these, in this order
     # distrl.py's learner is made in another way, of the same demonstrations
     args = replace(distrl.Args(**distrl.TINY), env_id="phone/general", sft_epochs=1, cpu_threads=1)
     parts, loss = control.fine_tuned(distrl, args, None, control.demonstrations(path), path)
