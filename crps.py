@@ -18,34 +18,38 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --learning-rate 1e-5 --data-dir WEBSHOP
 """
 
-import asyncio
 import math
 import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 import torch
 
 import envs
-from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, parallel
-from common.lm.args import RunArgs, check_ranges, own_first, parse_args
-from common.lm.critic import make_critic, value_logits
-from common.lm.engine import Engine
-from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
-from common.lm.rollout import Player
-from common.lm.run import Run, run_main
+from common.errors import UsageError
+from common.lm import learn, llm, net, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
+from common.lm.learn import mean_loss, padded, warmup_cosine
+from common.lm.net import Net, value_net
+from common.lm.run import run_main
+from common.lm.session import check_files, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import Trajectory, read_demos, step_lengths, steps_of
+from common.replay import Trajectory, prompt_lengths, read_demos, steps_of
 from tools import plot, view
 
 
 @own_first
 @dataclass
 class Args(RunArgs):
+    # of those that all scripts share (common/lm/args.py)
+    cpu_threads: int = preset(0, tiny=2)
+    adam_eps: float = preset(1e-8, tiny=3e-5)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
+    micro_batch_tokens: int = preset(16384, tiny=768)
+
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
     and so does a run that was killed and resumed (slower)"""
@@ -55,7 +59,7 @@ class Args(RunArgs):
     """the environment: webshop, alfworld, arena (envs/__init__.py lists them)"""
     data_dir: str = ""
     """the benchmark's original files; empty: the embedded catalogue or generated games"""
-    num_envs: int = 128
+    num_envs: int = preset(128, tiny=64, smoke=16)
     """episodes played at once (arena: each in a browser context of its own)"""
     max_steps: int = 0
     """longest episode; 0: the environment's own (WebShop 15, ALFWorld 50)"""
@@ -70,16 +74,16 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = 512
+    max_new_tokens: int = preset(512, tiny=28)
     """longest answer in tokens, thought included (verl-agent: 512)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's prompts (appendix C) in the model's chat template, answers in <think> and <action> tags; plain:
     the same content in few tokens; auto: chat where the tokenizer has a template"""
     history_length: int = 2
     """past observations and actions in the prompt (appendix B: 2)"""
-    history_tokens: int = 1000
+    history_tokens: int = preset(1000, tiny=12)
     """longest past observation in the prompt in tokens; longer ones lose their end"""
-    page_tokens: int = 3000
+    page_tokens: int = preset(3000, tiny=400)
     """arena: longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning: the start, and the SFT baseline
@@ -87,11 +91,11 @@ class Args(RunArgs):
     """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = 128
+    num_demos: int = preset(128, tiny=64, smoke=16)
     """demonstrations that the oracle plays on training tasks"""
-    sft_epochs: int = 3
+    sft_epochs: int = preset(3, tiny=8, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = 32
+    sft_batch_size: int = preset(32, tiny=16)
     """steps per update of the fine-tuning"""
 
     # reinforcement learning
@@ -101,26 +105,26 @@ class Args(RunArgs):
     baselines are these with --replay none"""
     group_size: int = 8
     """rollouts G per group (the paper gives none; verl-agent: 8); ppo needs no groups: 1"""
-    groups_per_iteration: int = 16
+    groups_per_iteration: int = preset(16, tiny=8, smoke=4)
     """groups a batch (verl-agent: 16)"""
-    iterations: int = 150
+    iterations: int = preset(150, tiny=1000, smoke=3)
     """batches at most (verl-agent: 150)"""
-    total_steps: int = 0
+    total_steps: int = preset(0, tiny=10000, smoke=0)
     """stop at the first batch that reaches so many environment steps sampled by the policy; 0: at `iterations`"""
-    learning_rate: float = 1e-6
+    learning_rate: float = preset(1e-6, tiny=1e-4)
     """the actor's rate (verl-agent: 1e-6)"""
-    anneal_lr: bool = False
+    anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
     clip_eps: float = 0.2
     """clip range of the probability ratio"""
-    kl_coef: float = 0.01
+    kl_coef: float = preset(0.01, tiny=0.0)
     """weight of the KL divergence from the policy at the start, estimator k3 (verl-agent: 0.01; the paper is silent);
     above 0 groups without signal are trained on, too"""
     update_epochs: int = 1
     """passes over a batch"""
-    minibatch_size: int = 256
+    minibatch_size: int = preset(256, tiny=16)
     """steps (prompt, answer) per update (verl-agent: 256 on ALFWorld, 64 on WebShop)"""
-    recompute_logprobs: bool = True
+    recompute_logprobs: bool = preset(True, tiny=False)
     """take the old log-probs of the ratio from a forward pass before the update instead of from the sampling: on a GPU,
     or in a server, the two differ by rounding"""
     max_grad_norm: float = 1.0
@@ -132,21 +136,21 @@ class Args(RunArgs):
     """ppo: discount"""
     gae_lambda: float = 0.95
     """ppo: lambda of GAE, over steps"""
-    critic_learning_rate: float = 1e-5
+    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
     """ppo: the critic's rate (verl-agent: 1e-5)"""
 
     # the curriculum (sections 3.4 to 3.6)
     replay: Literal["suffix", "start", "none"] = "suffix"
     """suffix: CRPS; start: successful tasks once more from their first step (experience replay); none: fresh groups"""
-    p_replay: float = 0.2
+    p_replay: float = preset(0.2, tiny=0.5)
     """Eq. 13: probability that a group is a replay group (the paper: 0.2)"""
-    alpha_max: float = 0.875
+    alpha_max: float = preset(0.875, tiny=0.5)
     """Eq. 7: a success enters the buffer where its group's success rate is at most this (the paper gives none; 7 of 8:
     all but the groups without a failure)"""
-    beta_min: float = 0.2
+    beta_min: float = preset(0.2, tiny=0.5)
     """Eq. 9: first suffix as a share of the trajectory, at success rate 0 (the paper gives none; the controller's band,
     as its share)"""
-    beta_max: float = 0.8
+    beta_max: float = preset(0.8, tiny=1.0)
     """Eq. 9: and at success rate 1 (the paper gives none)"""
     k_min: int = 1
     """Eq. 9, 12: shortest suffix (the paper gives none: the last step alone)"""
@@ -173,51 +177,18 @@ class Args(RunArgs):
     """tasks in the success buffer; the oldest leave first (the paper gives none: more than a run of its size fills)"""
 
     # evaluation
-    eval_every: int = 5
+    eval_every: int = preset(5, tiny=8, smoke=2)
     """iterations between two evaluations (verl-agent: 5)"""
-    eval_tasks: int = 128
+    eval_tasks: int = preset(128, tiny=100, smoke=4)
     """tasks of the eval split (verl-agent: 128)"""
-    test_tasks: int = 500
+    test_tasks: int = preset(500, tiny=300, smoke=8)
     """tasks of the test split played at the start and at the end (WebShop has 500)"""
     test_before: bool = True
     """play them at the start, too"""
     eval_temperature: float = 0.4
     """sampling temperature of evaluations (verl-agent: 0.4); 0: greedy"""
-    save_every: int = 5
+    save_every: int = preset(5, tiny=10, smoke=2)
     """iterations between two checkpoints"""
-
-
-# What the tiny model needs instead; docs/crps.md explains each.
-TINY = dict(
-    cpu_threads=2,
-    adam_eps=3e-5,
-    num_envs=64,
-    max_new_tokens=28,
-    history_tokens=12,
-    page_tokens=400,
-    num_demos=64,
-    sft_learning_rate=1e-3,
-    sft_epochs=8,
-    sft_batch_size=16,
-    groups_per_iteration=8,
-    iterations=1000,
-    total_steps=10000,
-    learning_rate=1e-4,
-    anneal_lr=True,
-    kl_coef=0.0,
-    recompute_logprobs=False,
-    minibatch_size=16,
-    micro_batch_tokens=768,
-    critic_learning_rate=3e-4,
-    p_replay=0.5,
-    alpha_max=0.5,
-    beta_min=0.5,
-    beta_max=1.0,
-    eval_every=8,
-    eval_tasks=100,
-    test_tasks=300,
-    save_every=10,
-)
 
 
 # ------------------------------------------------------------------------------------------------------- the equations
@@ -400,31 +371,26 @@ def update_buffer(buffer, groups, offsets, args):
 
 
 def make_controller(k, length, rate, args):
-    options = args.rho_low, args.rho_high, args.smoothing, args.k_step, args.k_min
-    return SuffixController(k, length, *options, rate)
+    low, high = args.rho_low, args.rho_high
+    return SuffixController(k, length, low, high, args.smoothing, args.k_step, args.k_min, rate)
 
 
 # -------------------------------------------------------------------------------------------------------- the networks
 @dataclass
 class Learner:
-    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+    """The networks and the script's random state: what a checkpoint holds."""
 
-    actor: torch.nn.Module
-    tokenizer: object
+    actor: Net
     rng: random.Random
-    optimizer: torch.optim.Optimizer | None = None
-    critic: torch.nn.Module | None = None
-    critic_optimizer: torch.optim.Optimizer | None = None
-    reference: torch.nn.Module | None = None
+    critic: Net | None = None
+    reference: Net | None = None
     iteration: int = -1  # the last one done; 0: fine-tuned
     updates: int = 0
     mastered: int = 0  # tasks that left the buffer as mastered
     tuned: bool = False  # rft: fine-tuned on the rollouts
 
-    def networks(self):
-        """(name, module, optimiser or None) of what there is yet."""
-        each = ("actor", self.actor, self.optimizer), ("critic", self.critic, self.critic_optimizer)
-        return [one for one in (*each, ("reference", self.reference, None)) if one[1] is not None]
+    def nets(self):
+        return {"actor": self.actor, "critic": self.critic, "reference": self.reference}
 
 
 COUNTS = "iteration", "updates", "mastered", "tuned"
@@ -433,72 +399,43 @@ COUNTS = "iteration", "updates", "mastered", "tuned"
 def save(learner, buffer, player):
     """A checkpoint: the actor as a Hugging Face folder, what the critic learns, optimisers and generators, the buffer
     (its trajectories are in the run's file)."""
-    weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
-    for name, network, optimizer in learner.networks():
-        if name == "critic":
-            weights[name] = fsdp.trained(network)
-        else:
-            weights[name] = [fsdp.to_save(network), learner.tokenizer]
-        if optimizer is not None:
-            states[name] = fsdp.optimizer_state(optimizer)
     entries = [
         [e.offset, e.mastered, e.extreme, e.controller.k, e.controller.length, e.controller.rate]
         for e in buffer.values()
     ]
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "player": player.state(), "buffer": entries}
-    player.run.save_checkpoint(player.steps, weights, states, state)
+    player.run.save_checkpoint(player.steps, *net.states_of(learner.nets(), learner.rng), state)
 
 
 def restore(learner, buffer, player, args):
     """Everything as it was at the run's last checkpoint."""
-    run = player.run
-    checkpoint = run.resumed
-    state, tensors = checkpoint.state, checkpoint.tensors()
+    run, state = player.run, player.run.resumed.state
     vars(learner).update(state["counts"])
     if learner.iteration < 0:  # stopped before there was anything to go on from
         run.start_over()
         return
     make_learner(learner, args)
-    for name, network, optimizer in learner.networks():
-        if name not in (tensors if optimizer is not None else [file.name for file in checkpoint.path.iterdir()]):
-            raise UsageError(f"--resume {run.path}: its checkpoint has no {name}, which these flags need")
-        if name == "critic":
-            fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
-        else:
-            llm.load_trained(network, checkpoint.folder(name))
-        if optimizer is not None:
-            fsdp.load_optimizer(optimizer, tensors[name])
-    for offset, mastered, extreme, *controller in state["buffer"]:
+    net.restore(run.resumed, learner.nets(), learner.rng)
+    for offset, mastered, extreme, k, length, rate in state["buffer"]:
         trace = run.trajectories.read(offset)
-        buffer[trace.task.task_id] = Entry(trace, offset, make_controller(*controller, args), mastered, extreme)
+        controller = make_controller(k, length, rate, args)
+        buffer[trace.task.task_id] = Entry(trace, offset, controller, mastered, extreme)
     player.set_state(state["player"])
-    player.publish(learner.actor)
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
-
-
-def base_model(args):
-    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+    player.publish(learner.actor.model)
 
 
 def make_learner(learner, args):
     """Before the first iteration: critic and reference from the SFT model, each where the flags want one, and the
     optimisers (the actor's is not the fine-tuning's)."""
     if not args.train_embeddings:
-        learner.actor.get_input_embeddings().requires_grad_(False)
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+        learner.actor.model.get_input_embeddings().requires_grad_(False)
+    learner.actor.begin(args.learning_rate)
     algorithm = ALGORITHMS[args.algorithm]
     if algorithm.critic:
-        learner.critic = make_critic(learner.actor)
-        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+        learner.critic = value_net(learner.actor).begin(args.critic_learning_rate)
     if args.kl_coef and algorithm.updates:
-        learner.reference = llm.copy_network(learner.actor).eval()
-
-
-def make_optimizer(model, learning_rate, args):
-    """AdamW over what is trained of a model."""
-    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
+        learner.reference = replace(learner.actor, model=llm.copy_network(learner.actor.model).eval(), optimizer=None)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -624,13 +561,10 @@ def set_advantages(groups, learner, args):
 def set_gae(groups, learner, args):
     """GAE by the critic before its update, normalised over the batch; `value` becomes the critic's target."""
     trajectories = [t for group in groups for t in group.rollouts]
-    own, pad_id = steps_of(trajectories), learner.tokenizer.pad_token_id
-    prompts = [step.prompt_ids for step in own]
-    lengths = [len(prompt) for prompt in prompts]
-    values = learn.map_batches(
-        lambda batch: value_logits(learner.critic, batch, pad_id), prompts, lengths, args.micro_batch_tokens
-    )
-    values = iter(values)  # in the order of the steps
+    own = steps_of(trajectories)
+    values = iter(
+        learner.critic.values([step.prompt_ids for step in own], as_probability=False)
+    )  # in the order of the steps
     for trajectory in trajectories:
         steps = trajectory.steps[trajectory.prefix :]
         value = torch.tensor([next(values) for _ in steps])
@@ -643,22 +577,6 @@ def set_gae(groups, learner, args):
         step.advantage = advantage
 
 
-def action_logprobs(model, steps, learner, args):
-    """Log-probs of the steps' action tokens under a model, without gradient: {step: list}."""
-
-    def score(batch):
-        prompts, actions = [step.prompt_ids for step in batch], [step.action_ids for step in batch]
-        return llm.token_logprobs(model, learner.tokenizer, prompts, actions, args.temperature)[0]
-
-    scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
-    return {step: row[: len(step.action_ids)] for step, row in zip(steps, scores, strict=True)}
-
-
-def padded(rows, width, device):
-    """Lists of numbers as a tensor [N, width], zeros behind them."""
-    return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=device)
-
-
 def update_actor(learner, groups, player, args):
     """One batch's update by PPO's clipped objective on the groups' own steps: a mean over tokens. Metrics."""
     actor, sums = learner.actor, []
@@ -667,24 +585,22 @@ def update_actor(learner, groups, player, args):
         steps = [step for step in steps if step.advantage]
     old, metrics = {step: step.logprobs for step in steps}, {}
     if args.recompute_logprobs:
-        old = action_logprobs(actor, steps, learner, args)
+        old = actor.token_logprobs(steps, args.temperature)
         for step in steps:
             step.ref_logprob = sum(old[step])
         metrics |= player.check_logprobs(steps)
     reference = {}
     if learner.reference is not None:
-        reference = action_logprobs(learner.reference, steps, learner, args)
+        reference = learner.reference.token_logprobs(steps, args.temperature)
 
     def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        logprobs, mask = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)  # [N, L]
-        width, device = mask.shape[1], mask.device
-        old_logprobs = padded([old[step] for step in part], width, device)
-        advantage = torch.tensor([step.advantage for step in part], device=device)
+        logprobs, mask = actor.logprobs(part, args.temperature)  # [N, L]
+        old_logprobs = padded([old[step] for step in part], mask)
+        advantage = torch.tensor([step.advantage for step in part], device=mask.device)
         loss = policy_loss(logprobs, old_logprobs, advantage, args.clip_eps)
         kl = torch.zeros_like(loss)
         if reference:
-            kl = kl_k3(logprobs, padded([reference[step] for step in part], width, device))
+            kl = kl_k3(logprobs, padded([reference[step] for step in part], mask))
         drift = (old_logprobs - logprobs).detach()
         clipped = ((-drift).exp() - 1).abs() > args.clip_eps
         sums.append(torch.stack([(x * mask).sum() for x in (drift, clipped, kl.detach(), -logprobs.detach(), mask)]))
@@ -692,12 +608,10 @@ def update_actor(learner, groups, player, args):
 
     progress = player.steps / args.total_steps if args.total_steps else learner.iteration / args.iterations
     rate = args.learning_rate * (warmup_cosine(min(1.0, progress), 0.02, 0.1) if args.anneal_lr else 1.0)
-    set_learning_rate(learner.optimizer, rate)
     batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
+    rates = [rate] * len(batches)
     counts = [sum(len(step.action_ids) for step in batch) for batch in batches]  # a mean over tokens
-    losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
-    )
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
     learner.updates += len(batches)
     metrics |= {"losses/trained_steps": len(steps), "charts/learning_rate": rate}
     if not losses:
@@ -715,32 +629,16 @@ def update_actor(learner, groups, player, args):
 
 def update_critic(learner, groups, args):
     """Squared error of V and GAE's returns; the mean loss."""
-    critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
     steps = steps_of(t for group in groups for t in group.rollouts)
 
     def loss_sum(part):
-        values = value_logits(critic, [step.prompt_ids for step in part], pad_id)
+        values = learner.critic.value_logits([step.prompt_ids for step in part])
         targets = torch.tensor([step.value for step in part], device=values.device)
         return 0.5 * ((values - targets) ** 2).sum()
 
-    def lengths(part):
-        return [len(step.prompt_ids) for step in part]
-
     batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
-    losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
+    losses, _ = learner.critic.descend(loss_sum, batches, prompt_lengths)
     return mean_loss(losses, "critic")
-
-
-def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
-    actor, tokenizer = learner.actor, learner.tokenizer
-
-    def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
-
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -817,10 +715,6 @@ def main(args):
     check_ranges(args, at_least_1, shares)
     if args.k_max and args.k_max < args.k_min:
         raise UsageError(f"--k-max {args.k_max} is below --k-min {args.k_min}")
-    if args.engine and not args.lora_rank:
-        raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
-    if args.engine and args.lockstep:
-        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
     if args.algorithm not in ALGORITHMS:
         raise UsageError(f"--algorithm {args.algorithm}: one of {', '.join(ALGORITHMS)}")
     algorithm = ALGORITHMS[args.algorithm]
@@ -831,47 +725,24 @@ def main(args):
         raise UsageError("--rho-low must not be above --rho-high, --beta-min not above --beta-max")
     if not args.smoothing:
         raise UsageError("--smoothing 0: the estimate would never move")
-    if args.demos and not Path(args.demos).is_file():
-        raise UsageError(f"--demos {args.demos}: no such file")
-    parallel.start()
-    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
-    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
-    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
-        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
-    chat = is_chat(learner.tokenizer, args.prompt_format)
+    check_files(args)
+    learner, buffer = Learner(load_actor(args), random.Random(args.seed)), {}
+    tokenizer = learner.actor.tokenizer
+    chat = is_chat(tokenizer, args.prompt_format)
     if chat and args.demos and args.env_id.partition("/")[0] in TEMPLATES:
         raise UsageError(f"--demos: the chat prompt of {args.env_id} lists actions that no file holds: leave it empty")
-    env = make_env(args, learner.tokenizer)
-    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
+    env = make_env(args, tokenizer)
 
-        def prompt(instruction, steps, obs):
-            options = args.prompt_format, args.env_id, args.history_length, args.history_tokens
-            return agent_prompt(learner.tokenizer, instruction, steps, obs, *options)
+    def prompt(instruction, steps, obs):
+        length, tokens = args.history_length, args.history_tokens
+        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format, args.env_id, length, tokens)
 
-        buffer = {}
-        player = Player(
-            env,
-            learner.actor,
-            learner.tokenizer,
-            prompt,
-            run,
-            runner,
-            num_envs=args.num_envs,
-            max_new_tokens=args.max_new_tokens,
-            lockstep=args.lockstep,
-            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
-            read_action=read_action,
-            write_action=lambda action, thought, obs: write_action(action, thought, chat),
-        )
-        try:
-            train(args, env, run, player, learner, buffer)
-        except (KeyboardInterrupt, TooManyFaults):
-            if run.latest() is None:
-                save(learner, buffer, player)
-            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
-            raise
-        finally:
-            runner.run(env.close())
+    def write(action, thought, obs):
+        return write_action(action, thought, chat)
+
+    answers = dict(read_action=read_action, write_action=write)
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner, buffer), **answers) as player:
+        train(args, env, player, learner, buffer)
 
 
 def make_env(args, tokenizer):
@@ -894,10 +765,10 @@ def make_env(args, tokenizer):
     )
 
 
-def train(args, env, run, player, learner, buffer):
+def train(args, env, player, learner, buffer):
     """Algorithm 1: fine-tuning, then batch after batch of groups, fresh ones and restarts from suffixes."""
-    train_tasks, eval_tasks, test_tasks = tasks_of(env, args)
-    before = begin(args, run, player, learner, buffer, train_tasks, test_tasks)
+    run, (train_tasks, eval_tasks, test_tasks) = player.run, tasks_of(env, args)
+    before = begin(args, player, learner, buffer, train_tasks, test_tasks)
     updates = ALGORITHMS[args.algorithm].updates
     while not finished(learner, player, args):
         learner.iteration += 1
@@ -917,16 +788,16 @@ def train(args, env, run, player, learner, buffer):
                 metrics["losses/critic_loss"] = update_critic(learner, groups, args)
         if updates:
             player.version += 1
-            player.publish(learner.actor)
+            player.publish(learner.actor.model)
         if learner.iteration % args.eval_every == 0 and updates:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
-            shown = "rollout/reward", "groups/all_zero", "groups/entropy", "replay/buffer_size", "replay/suffix_mean"
-            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *shown, "eval/success")
+            shown = "rollout/reward groups/all_zero groups/entropy replay/buffer_size replay/suffix_mean eval/success"
+            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         run.log(metrics, player.steps)
         if learner.iteration % args.save_every == 0:
             save(learner, buffer, player)
-    finish(args, run, player, learner, buffer, before, test_tasks)
+    finish(args, player, learner, buffer, before, test_tasks)
 
 
 def replay_metrics(learner, buffer, groups, offsets, args):
@@ -954,12 +825,9 @@ def tasks_of(env, args):
     return train_tasks, eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
 
 
-def begin(args, run, player, learner, buffer, train_tasks, test_tasks):
+def begin(args, player, learner, buffer, train_tasks, test_tasks):
     """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes."""
-    torch.manual_seed(args.seed)
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
-    run.say(f"run folder {run.path}")
+    run = player.run
     if run.resumed:
         restore(learner, buffer, player, args)
     if learner.iteration < 0:
@@ -967,9 +835,9 @@ def begin(args, run, player, learner, buffer, train_tasks, test_tasks):
     return [t for t in run.trajectories if t.kind == "test before"] if args.test_before else []
 
 
-def finish(args, run, player, learner, buffer, before, test_tasks):
+def finish(args, player, learner, buffer, before, test_tasks):
     """The test, the summary and the pages (RFT: its fine-tuning first)."""
-    algorithm = ALGORITHMS[args.algorithm]
+    run, algorithm = player.run, ALGORITHMS[args.algorithm]
     if algorithm.plays and not algorithm.updates and not learner.tuned:
         rejection_fine_tune(learner, player, args)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
@@ -1003,14 +871,14 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
         run.trajectories.append(demos)
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
-        run.save_start(fsdp.to_save(learner.actor), learner.tokenizer)
-    player.publish(learner.actor)
+            metrics["losses/sft_loss"] = learner.actor.fine_tune(steps_of(demos), args)
+        run.save_start(*learner.actor.weights())
+    player.publish(learner.actor.model)
     before = []
     if args.test_before:
         before, tested = evaluate(player, test_tasks, "test before", 0, args)
         metrics |= tested
-        run.report("start", tested, "test_before/success", "test_before/score")
+        run.report("start", tested, "test_before/success test_before/score")
     make_learner(learner, args)
     learner.iteration = 0
     run.log({**metrics, "charts/iteration": 0}, player.steps)
@@ -1022,12 +890,12 @@ def rejection_fine_tune(learner, player, args):
     """RFT: fine-tuning on the demonstrations and on every success of the run's rollouts."""
     good = [t for t in player.run.trajectories if t.kind == "demo" or (t.kind == "rollout" and t.reward)]
     with player.run.timer("training"):
-        loss = fine_tune(learner, good, args)
+        loss = learner.actor.fine_tune(steps_of(good), args)
     learner.tuned = True
     player.version += 1
-    player.publish(learner.actor)
+    player.publish(learner.actor.model)
     player.run.log({"losses/sft_loss": loss, "charts/iteration": learner.iteration}, player.steps)
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))
+    run_main(lambda: main(parse_args(Args)))

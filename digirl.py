@@ -11,35 +11,39 @@ has episodes can be played, web sites too (--env-id).
     python digirl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit
 """
 
-import asyncio
 import math
 import random
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 
 import envs
-from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, parallel
-from common.lm.args import RunArgs, check_ranges, own_first, parse_args
-from common.lm.critic import make_critic, state_values, value_logits
-from common.lm.engine import Engine
-from common.lm.learn import adamw, mean_loss
-from common.lm.rollout import Player
-from common.lm.run import Run, run_main
+from common.errors import UsageError
+from common.lm import llm, net, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
+from common.lm.learn import mean_loss
+from common.lm.net import Net, value_net
+from common.lm.run import run_main
+from common.lm.session import check_files, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import read_demos, step_lengths, steps_of
+from common.replay import prompt_lengths, read_demos, steps_of
 from tools import plot, view
 
 
 @own_first
 @dataclass
 class Args(RunArgs):
+    # of those that all scripts share (common/lm/args.py)
+    cpu_threads: int = preset(0, tiny=2)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
+    micro_batch_tokens: int = preset(16384, tiny=1536)
+    adam_eps: float = preset(1e-8, tiny=3e-5)
+
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
     and so does a run that was killed and resumed (slower)"""
@@ -47,7 +51,7 @@ class Args(RunArgs):
     # the environment
     env_id: str = "phone/general"
     """the environment: phone/general, phone/shopping, arena (envs/__init__.py lists them)"""
-    num_envs: int = 8
+    num_envs: int = preset(8, tiny=32, smoke=4)
     """episodes played at once (released: 8 emulators)"""
     max_steps: int = 0
     """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
@@ -65,7 +69,7 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = 128
+    max_new_tokens: int = preset(128, tiny=40)
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
@@ -73,89 +77,60 @@ class Args(RunArgs):
     # supervised fine-tuning: the start
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = 128
+    num_demos: int = preset(128, tiny=100, smoke=12)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = 3
+    sft_epochs: int = preset(3, tiny=8, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = 32
+    sft_batch_size: int = preset(32, tiny=16)
     """steps per update of the fine-tuning"""
 
     # DigiRL
-    gamma: float = 0.5
+    gamma: float = preset(0.5, tiny=1.0)
     """discount of the Monte-Carlo return (released: 0.5)"""
     step_cost: float = 0.05
     """subtracted from every advantage (released: 0.05)"""
     filter_trajectories: bool = True
     """instruction-level filter: the actor gets trajectories that went best against the value of their instruction"""
-    filter_quantile: float = 0.9
+    filter_quantile: float = preset(0.9, tiny=0.5)
     """those at or above this quantile of the buffer's trajectories (released: 0.9, of all so far)"""
     filter_steps: bool = True
     """step-level filter: the actor gets actions of positive advantage"""
     buffer_size: int = 2000
     """newest trajectories that are drawn from (released: 2000)"""
-    batch_trajectories: int = 16
+    batch_trajectories: int = preset(16, tiny=64, smoke=8)
     """trajectories of a round (released: 16)"""
-    iterations: int = 600
+    iterations: int = preset(600, tiny=30, smoke=3)
     """rounds (released: 600)"""
     total_trajectories: int = 0
     """stop at the first round that reaches so many trajectories; 0: at `iterations`"""
     train_seconds: float = 0.0
     """stop at the first round after so many seconds, without those of evaluations and of the start; 0: never"""
-    batch_size: int = 128
+    batch_size: int = preset(128, tiny=16)
     """steps per update, drawn uniformly with replacement (released: 32 times 4)"""
-    instruction_updates: int = 5
+    instruction_updates: int = preset(5, tiny=8, smoke=2)
     """updates of the instruction-level value a round (released: 5)"""
-    step_updates: int = 5
+    step_updates: int = preset(5, tiny=20, smoke=2)
     """updates of the step-level value a round (released: 5)"""
-    actor_updates: int = 20
+    actor_updates: int = preset(20, tiny=20, smoke=4)
     """updates of the actor a round (released: 20)"""
-    learning_rate: float = 1e-5
+    learning_rate: float = preset(1e-5, tiny=2e-4)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = 1e-5
+    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
     """the values' rate (released: 1e-4)"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = preset(1.0, tiny=0.1)
     """clip of the norm of the actor's gradient (released: 0.01; the values' and the fine-tuning's: 1)"""
 
     # evaluation
-    eval_every: int = 20
+    eval_every: int = preset(20, tiny=10, smoke=2)
     """rounds between two evaluations"""
-    eval_tasks: int = 96
+    eval_tasks: int = preset(96, tiny=60, smoke=3)
     """tasks of the eval split, played greedily"""
-    test_tasks: int = 96
+    test_tasks: int = preset(96, tiny=200, smoke=6)
     """tasks of the test split played at the start and at the end (released: 96)"""
     test_before: bool = True
     """play them at the start, too"""
-    save_every: int = 20
+    save_every: int = preset(20, tiny=5, smoke=2)
     """rounds between two checkpoints"""
-
-
-# What the tiny model needs instead; docs/digirl.md explains each.
-TINY = dict(
-    num_envs=32,
-    cpu_threads=2,
-    max_new_tokens=40,
-    num_demos=100,
-    sft_learning_rate=1e-3,
-    sft_epochs=8,
-    sft_batch_size=16,
-    gamma=1.0,
-    filter_quantile=0.5,
-    batch_trajectories=64,
-    iterations=30,
-    batch_size=16,
-    instruction_updates=8,
-    step_updates=20,
-    actor_updates=20,
-    learning_rate=2e-4,
-    critic_learning_rate=3e-4,
-    max_grad_norm=0.1,
-    micro_batch_tokens=1536,
-    adam_eps=3e-5,
-    eval_every=10,
-    eval_tasks=60,
-    test_tasks=200,
-    save_every=5,
-)
 
 
 # ------------------------------------------------------------------------------------------------------- the equations
@@ -198,14 +173,11 @@ def value_loss(value_logits, labels):
 # -------------------------------------------------------------------------------------------------------- the networks
 @dataclass
 class Learner:
-    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+    """The networks and the script's random state: what a checkpoint holds."""
 
-    actor: torch.nn.Module
-    tokenizer: object
+    actor: Net
     rng: random.Random
-    optimizer: torch.optim.Optimizer | None = None
-    values: dict = field(default_factory=dict)  # "instruction" and "step": their networks
-    value_optimizers: dict = field(default_factory=dict)
+    values: dict = field(default_factory=dict)  # "instruction" and "step": their Nets
     iteration: int = -1  # the last one done; 0: fine-tuned
     updates: int = 0
     seconds: float = 0.0  # of the rounds, evaluations left out
@@ -216,55 +188,31 @@ COUNTS = "iteration", "updates", "seconds"
 
 def save(learner, player):
     """A checkpoint: the actor as a Hugging Face folder, what the values learn, optimisers and generators."""
-    weights = {"actor": [fsdp.to_save(learner.actor), learner.tokenizer]}
-    states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
-    if learner.optimizer is not None:
-        states["actor"] = fsdp.optimizer_state(learner.optimizer)
-    for name, network in learner.values.items():
-        weights[name] = fsdp.trained(network)
-        states[name] = fsdp.optimizer_state(learner.value_optimizers[name])
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "player": player.state()}
-    player.run.save_checkpoint(player.steps, weights, states, state)
+    nets = {"actor": learner.actor} | learner.values
+    player.run.save_checkpoint(player.steps, *net.states_of(nets, learner.rng), state)
 
 
 def restore(learner, buffer, player, args):
     """Everything as it was at the run's last checkpoint."""
-    run = player.run
-    checkpoint = run.resumed
-    state, tensors = checkpoint.state, checkpoint.tensors()
+    run, state = player.run, player.run.resumed.state
     vars(learner).update(state["counts"])
     if learner.iteration < 0:  # stopped before there was anything to go on from
         run.start_over()
         return
     make_learner(learner, args)
-    llm.load_trained(learner.actor, checkpoint.folder("actor"))
-    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
-    for name, network in learner.values.items():
-        fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
-        fsdp.load_optimizer(learner.value_optimizers[name], tensors[name])
+    net.restore(run.resumed, {"actor": learner.actor} | learner.values, learner.rng)
     buffer.extend(t for t in run.trajectories if t.kind == "rollout")
     player.set_state(state["player"])
-    player.publish(learner.actor)
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
-
-
-def base_model(args):
-    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+    player.publish(learner.actor.model)
 
 
 def make_learner(learner, args):
     """The optimiser of reinforcement learning, and the two values from the fine-tuned policy."""
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    learner.values = {name: make_critic(learner.actor) for name in ("instruction", "step")}
-    rate = args.critic_learning_rate
-    learner.value_optimizers = {name: make_optimizer(v, rate, args) for name, v in learner.values.items()}
-
-
-def make_optimizer(model, learning_rate, args):
-    """AdamW over what is trained of a model."""
-    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
+    learner.actor.begin(args.learning_rate)
+    names = "instruction", "step"
+    learner.values = {name: value_net(learner.actor).begin(args.critic_learning_rate) for name in names}
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -310,17 +258,12 @@ Before it, say in a line what the element is (# Element: ...)."""
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def values_of(learner, name, states, args):
-    pad_id = learner.tokenizer.pad_token_id
-    return torch.tensor(state_values(learner.values[name], states, pad_id, args.micro_batch_tokens))
-
-
 def filtered(learner, trajectories, args):
     """Instruction level: the trajectories that the actor gets."""
     if not args.filter_trajectories:
         return list(trajectories)
-    values = values_of(learner, "instruction", [list(t.steps[0].prompt_ids) for t in trajectories], args)
-    scores = trajectory_scores(torch.tensor([t.reward for t in trajectories]), values)
+    values = learner.values["instruction"].values([t.steps[0].prompt_ids for t in trajectories])
+    scores = trajectory_scores(torch.tensor([t.reward for t in trajectories]), torch.tensor(values))
     keep = at_least_quantile(scores, args.filter_quantile)
     return [t for t, kept in zip(trajectories, keep.tolist(), strict=True) if kept]
 
@@ -334,8 +277,7 @@ def outcomes_of(trajectory):
 
 def set_advantages(learner, trajectories, args):
     """Step level: each step's `value` and `advantage`; 1 where actions are not filtered."""
-    states = [list(step.prompt_ids) for step in steps_of(trajectories)]
-    values = iter(values_of(learner, "step", states, args).tolist())
+    values = iter(learner.values["step"].values([step.prompt_ids for step in steps_of(trajectories)]))
     for trajectory in trajectories:
         value = torch.tensor([*(next(values) for _ in trajectory.steps), 0.0])
         advantage = step_advantages(outcomes_of(trajectory), value, args.gamma, args.step_cost)
@@ -350,29 +292,25 @@ def drawn(items, args, rng):
 
 def update_values(learner, buffer, args):
     """The two classifiers, on everything in the buffer. Metrics."""
-    starts = [(list(t.steps[0].prompt_ids), t.reward) for t in buffer]
-    labels = {t: (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
-    states = [(list(step.prompt_ids), labels[step.trajectory][step.t]) for step in steps_of(buffer)]
+    success = {t: (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
+    starts = {t.steps[0]: t.reward for t in buffer}
+    labels = {step: success[step.trajectory][step.t] for step in steps_of(buffer)}
     return {
         "losses/instruction_value_loss": fit(learner, "instruction", starts, args.instruction_updates, args),
-        "losses/step_value_loss": fit(learner, "step", states, args.step_updates, args),
+        "losses/step_value_loss": fit(learner, "step", labels, args.step_updates, args),
     }
 
 
-def fit(learner, name, examples, updates, args):
-    """Cross-entropy of a value on (token ids, label) examples; the mean loss."""
-    network, optimizer, pad_id = learner.values[name], learner.value_optimizers[name], learner.tokenizer.pad_token_id
+def fit(learner, name, labels, updates, args):
+    """Cross-entropy of a value on the states of {step: label}; the mean loss."""
+    value = learner.values[name]
 
     def loss_sum(part):
-        logits = value_logits(network, [state for state, _ in part], pad_id)
-        labels = torch.tensor([label for _, label in part], device=logits.device)
-        return value_loss(logits, labels) * len(part)
+        logits = value.value_logits([step.prompt_ids for step in part])
+        return value_loss(logits, torch.tensor([labels[step] for step in part], device=logits.device)) * len(part)
 
-    def lengths(part):
-        return [len(state) for state, _ in part]
-
-    batches = [drawn(examples, args, learner.rng) for _ in range(updates)]
-    losses, _ = learn.descend(network, optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
+    batches = [drawn(list(labels), args, learner.rng) for _ in range(updates)]
+    losses, _ = value.descend(loss_sum, batches, prompt_lengths)
     return mean_loss(losses, "value")
 
 
@@ -381,9 +319,7 @@ def update_actor(learner, trajectories, args):
     actor, steps = learner.actor, steps_of(trajectories)
 
     def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
-        logprobs = logprobs.sum(dim=1)  # [N] log pi of the whole action
+        logprobs = actor.action_logprobs(part, args.temperature)  # [N]
         advantages = torch.tensor([step.advantage for step in part], device=logprobs.device)
         return policy_loss(logprobs, advantages) * len(part)
 
@@ -393,9 +329,7 @@ def update_actor(learner, trajectories, args):
         if good := [step for step in batch if step.advantage > 0]:  # the others add 0
             batches.append(good)
             counts.append(len(batch))
-    losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
-    )
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts)
     learner.updates += len(batches)
     trained = sum(map(len, batches))
     metrics = {"losses/trained_steps": trained, "losses/passed_trajectories": len(trajectories)}
@@ -403,18 +337,6 @@ def update_actor(learner, trajectories, args):
         norm = torch.stack(norms).mean().item()
         metrics |= {"losses/policy_loss": mean_loss(losses, "actor"), "losses/grad_norm": norm}
     return metrics
-
-
-def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
-    actor, tokenizer = learner.actor, learner.tokenizer
-
-    def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
-
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
 
 
 # ------------------------------------------------------------------------------------------------------------ the loop
@@ -443,9 +365,9 @@ def start_actor(learner, player, train_tasks, test_tasks, args):
         run.trajectories.append(demos)
         run.say(f"{len(demos)} demonstrations of {len(steps_of(demos))} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
-        run.save_start(fsdp.to_save(learner.actor), learner.tokenizer)
-    player.publish(learner.actor)
+            metrics["losses/sft_loss"] = learner.actor.fine_tune(steps_of(demos), args)
+        run.save_start(*learner.actor.weights())
+    player.publish(learner.actor.model)
     if args.test_before and test_tasks:
         before, tested = evaluate(player, test_tasks, "test before", 0)
         metrics |= tested
@@ -457,12 +379,13 @@ def start_actor(learner, player, train_tasks, test_tasks, args):
     return before
 
 
-def train(args, env, run, player, learner):
+def train(args, env, player, learner):
     """Fine-tuning, then rounds: rollouts, all waited for; the values, the filters and the actor."""
+    run = player.run
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
     buffer = deque(maxlen=args.buffer_size)
-    before = begin(args, env, run, player, learner, buffer, train_tasks, test_tasks)
+    before = begin(args, env, player, learner, buffer, train_tasks, test_tasks)
     while not finished(learner, args):
         begun = time.monotonic()
         learner.iteration += 1
@@ -485,19 +408,19 @@ def train(args, env, run, player, learner):
             metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
             metrics |= update_actor(learner, passed, args)
         player.version += 1
-        player.publish(learner.actor)
+        player.publish(learner.actor.model)
         learner.seconds += time.monotonic() - begun
         metrics |= player.metrics()
         if learner.iteration % args.eval_every == 0 and eval_tasks:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
-            shown = "rollout/reward", "replay/passed_success", "losses/positive", "losses/policy_loss", "eval/success"
-            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, *shown)
+            shown = "rollout/reward replay/passed_success losses/positive losses/policy_loss eval/success"
+            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
         run.log(metrics | {"charts/seconds": learner.seconds}, player.steps)
         if learner.iteration % args.save_every == 0:
             save(learner, player)
-    finish(run, player, learner, before, test_tasks)
+    finish(player, learner, before, test_tasks)
 
 
 def finished(learner, args):
@@ -506,25 +429,22 @@ def finished(learner, args):
     return enough or 0 < args.train_seconds <= learner.seconds
 
 
-def begin(args, env, run, player, learner, buffer, train_tasks, test_tasks):
+def begin(args, env, player, learner, buffer, train_tasks, test_tasks):
     """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes. Raises UsageError
     where nothing would say what succeeded."""
-    torch.manual_seed(args.seed)
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
     if not any(envs.has_check(env, task) for task in train_tasks):
         reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge-url URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
-    run.say(f"run folder {run.path}")
-    if run.resumed:
+    if player.run.resumed:
         restore(learner, buffer, player, args)
     if learner.iteration < 0:
         return start_actor(learner, player, train_tasks, test_tasks, args)
-    return [t for t in run.trajectories if t.kind == "test before"]
+    return [t for t in player.run.trajectories if t.kind == "test before"]
 
 
-def finish(run, player, learner, before, test_tasks):
+def finish(player, learner, before, test_tasks):
     """The test, the summary and the pages."""
+    run = player.run
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, player)
     after, metrics = evaluate(player, test_tasks, "test after", learner.iteration)
@@ -550,47 +470,18 @@ def main(args):
     at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size batch_trajectories batch_size micro_batch_tokens
     iterations buffer_size instruction_updates step_updates actor_updates eval_every save_every phone_spread"""
     check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
-    if args.engine and not args.lora_rank:
-        raise UsageError("--engine needs --lora-rank: after every iteration it loads an adapter, not all weights")
-    if args.engine and args.lockstep:
-        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
-    if args.demos and not Path(args.demos).is_file():
-        raise UsageError(f"--demos {args.demos}: no such file")
-    parallel.start()
-    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
-    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
-    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
-        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
+    check_files(args)
+    learner = Learner(load_actor(args), random.Random(args.seed))
     paces = {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
     is_phone = args.env_id.startswith("phone")
     env = envs.make(args.env_id, screenshots=args.screenshots, **paces if is_phone else {})
-    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
-        def prompt(instruction, steps, obs):
-            return agent_prompt(learner.tokenizer, instruction, steps, obs, args.prompt_format)
+    def prompt(instruction, steps, obs):
+        return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
 
-        player = Player(
-            env,
-            learner.actor,
-            learner.tokenizer,
-            prompt,
-            run,
-            runner,
-            num_envs=args.num_envs,
-            max_new_tokens=args.max_new_tokens,
-            lockstep=args.lockstep,
-            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
-        )
-        try:
-            train(args, env, run, player, learner)
-        except (KeyboardInterrupt, TooManyFaults):
-            if run.latest() is None:
-                save(learner, player)
-            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
-            raise
-        finally:
-            runner.run(env.close())
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+        train(args, env, player, learner)
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))
+    run_main(lambda: main(parse_args(Args)))

@@ -25,6 +25,7 @@ import os
 import random
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,23 +36,30 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, parallel, vlm
-from common.lm.args import RunArgs, check_ranges, own_first, parse_args
+from common.lm import fsdp, learn, llm, net, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
-from common.lm.critic import make_critic, state_values, value_logits
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
-from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import mean_loss, warmup_cosine
+from common.lm.net import Net, value_net
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
+from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
-from common.replay import read_demos, step_lengths, steps_of
+from common.replay import read_demos, steps_of
 from tools import plot, view
 
 
 @own_first
 @dataclass
 class Args(RunArgs):
+    # of those that all scripts share (common/lm/args.py)
+    cpu_threads: int = preset(0, tiny=1)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
+    micro_batch_tokens: int = preset(16384, tiny=1536)
+    adam_eps: float = preset(1e-8, tiny=3e-5)
+
     # the environment
     env_id: str = "phone/general"
     """the environment: phone/general, phone/shopping; phone-adb/general: through a real adb server; phone:FILE with
@@ -73,9 +81,9 @@ class Args(RunArgs):
     ray_address: str = ""
     """a Ray cluster's address, or auto; its nodes have this project and its packages at the same place. Empty: a Ray of
     our own on this machine"""
-    num_workers: int = 8
+    num_workers: int = preset(8, tiny=1)
     """workers; on a cluster those that find no place yet join when there is one"""
-    phones_per_worker: int = 4
+    phones_per_worker: int = preset(4, tiny=32, smoke=4)
     """phones that a worker plays on at once (the paper: 32 in all)"""
     gpus_per_worker: float = 0.0
     """GPUs that Ray gives each worker for its copy of the policy"""
@@ -87,7 +95,7 @@ class Args(RunArgs):
     model_id: str = "assets/tiny-phone"
     """base model: a local folder or a hub id; one that reads gets the screen as text, one that sees (Qwen2.5-VL and
     alike) gets a screenshot, and answers with the actions of Android in the Wild"""
-    max_new_tokens: int = 128
+    max_new_tokens: int = preset(128, tiny=40)
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
@@ -95,11 +103,11 @@ class Args(RunArgs):
     # supervised fine-tuning: the start
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = 128
+    num_demos: int = preset(128, tiny=100, smoke=12)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = 3
+    sft_epochs: int = preset(3, tiny=8, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = 32
+    sft_batch_size: int = preset(32, tiny=16)
     """steps per update of the fine-tuning"""
 
     # who says that an episode succeeded
@@ -123,7 +131,7 @@ class Args(RunArgs):
     gamma: float = 1.0
     """discount (the paper gives none; released: 0.5, with which V, a probability without discount, makes the first
     steps of a sure success negative)"""
-    reward: Literal["return", "outcome", "released"] = "return"
+    reward: Literal["return", "outcome", "released"] = preset("return", tiny="outcome")
     """r_t: return: the outcome that the step is paid and the Monte-Carlo return from t + 1 (A.4.2); outcome: without
     the return, which the value of the next state holds already; released: what the published code computes"""
     retrace: bool = True
@@ -145,9 +153,9 @@ class Args(RunArgs):
     """weigh actions by min(1, pi / mu); off: DigiRL"""
     binarise: bool = False
     """1[A > 0] in A's place (released)"""
-    advantage_floor: float = -math.inf
+    advantage_floor: float = preset(-math.inf, tiny=0.0)
     """lowest advantage: below 0 an action is pushed down, without bound where it is drawn again and again"""
-    beta: float = 0.01
+    beta: float = preset(0.01, tiny=0.0)
     """weight of the entropy (the paper gives none; released: 0.05, switched off)"""
     entropy: Literal["surrogate", "exact"] = "surrogate"
     """surrogate: -log pi(a | s), whose gradient is 0 in the mean where the actions are the policy's own; exact: the
@@ -164,18 +172,18 @@ class Args(RunArgs):
     outcome minus it (released)"""
     labels: Literal["evaluator", "v-traj"] = "evaluator"
     """who labels trajectories: the evaluator; or V_traj above 0.5, trained on the evaluator"""
-    filter_quantile: float = 0.5
+    filter_quantile: float = preset(0.5, tiny=0.6)
     """the actor gets no trajectory below this quantile of the buffer's values (the paper gives none; released: 0.9);
     0: all"""
 
     # prioritised replay of trajectories (section 5.3)
     buffer_size: int = 10000
     """trajectories in the circular buffer (released: 10,000)"""
-    warmup_trajectories: int = 128
+    warmup_trajectories: int = preset(128, tiny=64, smoke=8)
     """trajectories of the first policy that are there before training begins (the paper: 128)"""
     prioritised: bool = True
     """draw by priority; off: uniformly"""
-    w1: float = 1.0
+    w1: float = preset(1.0, tiny=10.0)
     """weight of the TD error in the priority, the largest (the paper gives grids: .01 to 10)"""
     w2: float = 0.3
     """weight of the importance ratio (.01 to 1)"""
@@ -183,87 +191,53 @@ class Args(RunArgs):
     """weight of the entropy (.01 to 1)"""
     priority_alpha: float = 0.5
     """exponent of the priorities (the paper: 0.5)"""
-    refresh_every: int = 10
+    refresh_every: int = preset(10, tiny=10, smoke=2)
     """iterations after which the buffer is assessed anew by the newest policy and critic ("periodically")"""
-    refresh_size: int = 256
+    refresh_size: int = preset(256, tiny=64)
     """trajectories assessed then, those that were not for the longest time; 0: all"""
     max_staleness: int = 0
     """trajectories with steps of a policy that is more versions old are not drawn; 0: all are (the paper)"""
 
     # the update
-    iterations: int = 400
+    iterations: int = preset(400, tiny=100, smoke=3)
     """iterations at most (released: 400)"""
     total_trajectories: int = 0
     """play so many trajectories and no more; 0: as many as come"""
     train_seconds: float = 0.0
     """stop at the first iteration after so many seconds, without those of evaluations and of the start; 0: never"""
-    replay_ratio: float = 0.0
+    replay_ratio: float = preset(0.0, tiny=2.0)
     """trajectories trained on are at most so many times those played: the host waits; 0: it never does (the paper)"""
-    batch_trajectories: int = 64
+    batch_trajectories: int = preset(64, tiny=32, smoke=8)
     """trajectories per iteration (released: 64 sequences of 3 steps per update)"""
-    batch_size: int = 64
+    batch_size: int = preset(64, tiny=16)
     """steps (state, action) per update"""
-    actor_epochs: int = 1
+    actor_epochs: int = preset(1, tiny=2)
     """passes of the actor over an iteration's trajectories"""
     critic_epochs: int = 1
     """passes of the critics"""
     critic_warmup_epochs: int = 2
     """passes of the critics over the warm-up trajectories before the first iteration"""
-    learning_rate: float = 1e-5
+    learning_rate: float = preset(1e-5, tiny=2.5e-4)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = 1e-5
+    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
     """the critics' rate (released: 1e-4)"""
-    anneal_lr: bool = False
+    anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = preset(1.0, tiny=0.1)
     """clip of the norm of the actor's gradient (released: 0.01; the critics' and the fine-tuning's: 1)"""
 
     # evaluation
-    eval_every: int = 20
+    eval_every: int = preset(20, tiny=20, smoke=2)
     """iterations between two evaluations"""
-    eval_tasks: int = 128
+    eval_tasks: int = preset(128, tiny=60, smoke=3)
     """tasks of the eval split, played greedily"""
-    test_tasks: int = 128
+    test_tasks: int = preset(128, tiny=200, smoke=6)
     """tasks of the test split played at the start and at the end (the paper: 128)"""
     test_before: bool = True
     """play them at the start, too"""
-    save_every: int = 20
+    save_every: int = preset(20, tiny=10, smoke=2)
     """iterations between two checkpoints"""
 
-
-# What the tiny model needs instead; docs/distrl.md explains each.
-TINY = dict(
-    num_workers=1,
-    phones_per_worker=32,
-    cpu_threads=1,
-    max_new_tokens=40,
-    num_demos=100,
-    sft_learning_rate=1e-3,
-    sft_epochs=8,
-    sft_batch_size=16,
-    reward="outcome",
-    advantage_floor=0.0,
-    filter_quantile=0.6,
-    beta=0.0,
-    warmup_trajectories=64,
-    refresh_size=64,
-    w1=10.0,
-    replay_ratio=2.0,
-    batch_trajectories=32,
-    batch_size=16,
-    actor_epochs=2,
-    iterations=100,
-    learning_rate=2.5e-4,
-    anneal_lr=True,
-    critic_learning_rate=3e-4,
-    max_grad_norm=0.1,
-    micro_batch_tokens=1536,
-    adam_eps=3e-5,
-    eval_every=20,
-    eval_tasks=60,
-    test_tasks=200,
-    save_every=10,
-)
 
 # --released: what the published code does where that is not what the paper says.
 RELEASED = dict(
@@ -426,6 +400,33 @@ def sampling_probabilities(priorities, alpha=0.5):
     return powers / powers.sum()
 
 
+def one_step(outcomes, rewards, corrected, baseline, gamma):
+    """A-RIDE's: `advantages` with corrected values, or a baseline of its own. [T], [T], [T + 1], [T + 1] -> [T]."""
+    return rewards + gamma * corrected[1:] - baseline[:-1]
+
+
+def digirl(outcomes, rewards, corrected, baseline, gamma):
+    return digirl_advantages(outcomes, baseline, gamma)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """What --algorithm names. advantages(outcomes, rewards, corrected, baseline, gamma): [T] of a trajectory's actions.
+    critics: whether it has any; without them it is maximum likelihood on successes. defaults: of the fields that it
+    changes."""
+
+    advantages: Callable = one_step
+    critics: bool = True
+    defaults: dict = field(default_factory=dict)
+
+
+ALGORITHMS = {
+    "distrl": Algorithm(),  # A-RIDE
+    "digirl": Algorithm(digirl, defaults=DIGIRL),
+    "filtered-bc": Algorithm(critics=False),
+}
+
+
 # ---------------------------------------------------------------------------------------------------- the replay buffer
 @dataclass
 class Entry:
@@ -468,8 +469,9 @@ class ReplayBuffer:
             self.max_td = max(self.max_td, *map(abs, assessment.td_errors))
             self.max_entropy = max(self.max_entropy, *assessment.entropies)
         for entry, assessment in zip(entries, assessments, strict=True):
-            each = (torch.tensor(values) for values in (assessment.td_errors, assessment.ratios, assessment.entropies))
-            entry.priority = trajectory_priority(*each, weights, self.max_td, self.max_entropy)
+            errors, ratios = torch.tensor(assessment.td_errors), torch.tensor(assessment.ratios)
+            entropies = torch.tensor(assessment.entropies)
+            entry.priority = trajectory_priority(errors, ratios, entropies, weights, self.max_td, self.max_entropy)
             entry.filter_value, entry.assessed = assessment.filter_value, iteration
 
     def usable(self, version, max_staleness):
@@ -534,8 +536,9 @@ class RolloutWorker:
         if args.cpu_threads:
             torch.set_num_threads(args.cpu_threads)
         self.args = args
-        self.model, self.tokenizer, self.processor = load_model(args, False)
-        self.network, self.reader = network_of(self.tokenizer, self.processor)
+        self.sees = llm.sees(args.model_id)
+        self.model, self.reader = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=self.sees)
+        self.tokenizer = llm.tokenizer_of(self.reader)
         make_judge = partial(Evaluator, args.judge_url, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge_url else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
@@ -555,8 +558,8 @@ class RolloutWorker:
         return took
 
     async def _sample(self, prompts, seeds, temperature):
-        settings = temperature, self.args.max_new_tokens, self.version
-        return await asyncio.to_thread(self.network.generate, self.model, self.reader, prompts, seeds, *settings)
+        sample = partial(llm.generate, self.model, self.reader, prompts, seeds)
+        return await asyncio.to_thread(sample, temperature, self.args.max_new_tokens, self.version)
 
     async def _slot(self):
         if self.free is None:
@@ -616,17 +619,16 @@ class RolloutWorker:
             asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
         if trajectory is None:
             return None, log
-        wanted = self.args.screenshots or self.processor is not None
+        wanted = self.args.screenshots or self.sees
         kept = {step.screenshot for step in trajectory.steps} if wanted else ()
         return (trajectory, {name: album.pictures[name] for name in kept if name is not None}), log
 
     def _prompt(self, instruction, steps, obs):
-        if self.processor is not None:
-            return seeing_prompt(self.processor, instruction, steps, obs, self.args.prompt_format)
-        return agent_prompt(self.tokenizer, instruction, steps, obs, self.args.prompt_format)
+        write = seeing_prompt if self.sees else agent_prompt
+        return write(self.reader, instruction, steps, obs, self.args.prompt_format)
 
     def _decode(self, ids):
-        stops = llm.stop_ids(vlm.base_of(self.model), self.tokenizer)
+        stops = llm.stop_ids(llm.base_of(self.model), self.tokenizer)
         return self.tokenizer.decode([i for i in ids if i not in stops])
 
     def _encode(self, text):
@@ -651,7 +653,7 @@ def encode_action(tokenizer, text):
 
 def make_env(args, worker=0):
     """The environment of a worker's first phone; the others are its forks."""
-    seeing = vlm.sees(args.model_id)
+    seeing = llm.sees(args.model_id)
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
     options = {"screenshots": args.screenshots or bool(args.judge_url) or seeing}
@@ -662,24 +664,6 @@ def make_env(args, worker=0):
         options |= {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
         options["first_phone"] = worker * args.phones_per_worker
     return envs.make(args.env_id, **options)
-
-
-def base_model(args):
-    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
-
-
-def load_model(args, for_training=True):
-    """(model, tokenizer, None), or (model, tokenizer, processor) of a model that sees."""
-    base = base_model(args) if for_training else base_model(args)[:3]
-    if not vlm.sees(args.model_id):
-        return *llm.load(*base), None
-    model, processor = vlm.load(*base)
-    return model, processor.tokenizer, processor
-
-
-def network_of(tokenizer, processor):
-    """(what samples and scores, what it reads prompts with): for a model that reads, or one that sees."""
-    return (llm, tokenizer) if processor is None else (vlm, processor)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -714,7 +698,7 @@ def agent_task(instruction, actions, obs):
 
 
 def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
-    """The same of an agent that sees, as a vlm.Prompt: the screenshot in the text's place, actions in the form of
+    """The same of an agent that sees, as an llm.Prompt: the screenshot in the text's place, actions in the form of
     Android in the Wild."""
     tokenizer, error = processor.tokenizer, f'error "{obs["error"]}"\n' if obs["error"] else ""
     history = "".join(f"{step.action}\n" for step in steps)
@@ -726,7 +710,7 @@ def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     else:
         text = f"{text}{processor.image_token}\nAction:\n"
-    return vlm.encode(processor, text, [obs["screenshot"]])
+    return llm.encode(processor, text, [obs["screenshot"]])
 
 
 AGENT_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
@@ -764,9 +748,9 @@ class System:
         self.allowed = self.begun = self.ended = self.lost = 0
         self.again, self.queue, self.transfers = [], deque(), []
         options = {"num_cpus": 1, "num_gpus": args.gpus_per_worker, "max_concurrency": args.phones_per_worker + 3}
-        places = partial(ray.remote(RolloutWorker).options(**options).remote, args), args.num_workers
-        hand_out = [self._hand_out(number) for number in range(args.num_workers)]
-        self.players = Players(*places, args.phones_per_worker, self._next, self._status, -1, hand_out)
+        begin, count = partial(ray.remote(RolloutWorker).options(**options).remote, args), args.num_workers
+        hand_out = [self._hand_out(number) for number in range(count)]
+        self.players = Players(begin, count, args.phones_per_worker, self._next, self._status, -1, hand_out)
         self.changed = self.players.changed
         self.players.start()
 
@@ -895,76 +879,56 @@ class System:
 # ------------------------------------------------------------------------------------------------------------- the host
 @dataclass
 class Learner:
-    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+    """The networks and the script's random state: what a checkpoint holds."""
 
-    actor: torch.nn.Module
-    tokenizer: object
-    processor: object  # of a model that sees, or None
+    actor: Net
     rng: random.Random
-    optimizer: torch.optim.Optimizer | None = None
-    critics: dict = field(default_factory=dict)  # "value": V(s), "trajectory": V_traj
-    critic_optimizers: dict = field(default_factory=dict)
+    sees: bool = False
+    critics: dict = field(default_factory=dict)  # "critic_value": V(s), "critic_trajectory": V_traj; Nets
     iteration: int = -1  # the last one done; 0: the start
     updates: int = 0
     folder: Path | None = None  # where the steps' screenshots are
 
-    @property
-    def network(self):
-        """See `network_of`."""
-        return network_of(self.tokenizer, self.processor)
+    def __post_init__(self):
+        self.actor.prompt = self.prompt
 
     def prompt(self, step):
         """What the networks see of a step."""
-        if self.processor is None:
+        if not self.sees:
             return list(step.prompt_ids)
-        return vlm.Prompt(step.prompt_ids, [(self.folder / step.screenshot).read_bytes()])
+        return llm.Prompt(step.prompt_ids, [(self.folder / step.screenshot).read_bytes()])
+
+    def end(self, trajectory, kind):
+        """What V_traj sees of a trajectory: the last screen and the last action, or the first screen."""
+        if kind == "first":
+            return self.prompt(trajectory.steps[0])
+        state = self.prompt(trajectory.steps[-1])
+        state.extend(trajectory.steps[-1].action_ids)
+        return state
+
+    def nets(self):
+        return {"actor": self.actor} | self.critics
+
+
+def load_learner(args):
+    """The learner with the model of --model-id. Errors as of `load_actor`."""
+    sees = llm.sees(args.model_id)
+    return Learner(load_actor(args, vision=sees), random.Random(args.seed), sees)
 
 
 def make_critics(learner, args):
     """V(s) and V_traj from the fine-tuned policy, where the algorithm has any, and the optimisers (the actor's is not
     the fine-tuning's)."""
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    if args.algorithm != "filtered-bc":
-        learner.critics = {name: make_critic(learner.actor) for name in ("value", "trajectory")}
-        rate = args.critic_learning_rate
-        learner.critic_optimizers = {name: make_optimizer(c, rate, args) for name, c in learner.critics.items()}
+    learner.actor.begin(args.learning_rate)
+    if ALGORITHMS[args.algorithm].critics:
+        names = "critic_value", "critic_trajectory"
+        learner.critics = {name: value_net(learner.actor).begin(args.critic_learning_rate) for name in names}
 
 
-def terminal_state(learner, trajectory, kind):
-    """What V_traj sees, as token ids: the last screen and the last action, or the first screen."""
-    if kind == "first":
-        return learner.prompt(trajectory.steps[0])
-    state = learner.prompt(trajectory.steps[-1])
-    state.extend(trajectory.steps[-1].action_ids)
-    return state
-
-
-def make_optimizer(model, learning_rate, args):
-    """AdamW over what is trained of a model."""
-    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
-
-
-def token_logprobs(learner, steps, temperature):
-    """Log-probs of the tokens of the steps' actions under the actor, 0 behind their ends: [N, T]."""
-    network, reader = learner.network
-    prompts, actions = [learner.prompt(step) for step in steps], [step.action_ids for step in steps]
-    return network.token_logprobs(learner.actor, reader, prompts, actions, temperature)[0]
-
-
-def action_scores(learner, steps, args):
+def action_scores(actor, steps, args):
     """log pi(a | s) of the steps' whole actions, and their H: [N], [N]."""
-    logprobs = token_logprobs(learner, steps, args.temperature).sum(dim=1)
-    return logprobs, -logprobs if args.entropy == "surrogate" else exact_entropies(learner, steps, args.temperature)
-
-
-def exact_entropies(learner, steps, temperature):
-    """The sum over each action's tokens of the entropy of what they were sampled from: [N]."""
-    network, reader = learner.network
-    prompts, actions = [learner.prompt(step) for step in steps], [step.action_ids for step in steps]
-    logits = network.action_logits(learner.actor, reader, prompts, actions)  # N of [T, V]
-    logprobs = [(row / (temperature or 1.0)).log_softmax(dim=-1) for row in logits]
-    # 0 log 0 is 0, its gradient too: a model that sees has tokens of probability 0
-    return torch.stack([-(row.exp() * row.masked_fill(row == -torch.inf, 0.0)).sum() for row in logprobs])
+    logprobs = actor.action_logprobs(steps, args.temperature)
+    return logprobs, -logprobs if args.entropy == "surrogate" else actor.entropies(steps, args.temperature)
 
 
 def assess(trajectory, values, ratios, outcome, args):
@@ -976,8 +940,8 @@ def assess(trajectory, values, ratios, outcome, args):
     screens = [""] * len(steps) if args.repeats_anywhere else [step.hash or step.observation for step in steps]
     repeats = torch.tensor(repetitions([step.action for step in steps], screens), dtype=torch.float32)
     invalid = torch.tensor([bool(step.error) for step in steps], dtype=torch.float32)
-    penalties = args.repeat_penalty, args.invalid_penalty
-    rewards = REWARDS[args.reward](outcomes, repeats, invalid, args.gamma, *penalties)
+    shape, punish = REWARDS[args.reward], dict(repeat_penalty=args.repeat_penalty, invalid_penalty=args.invalid_penalty)
+    rewards = shape(outcomes, repeats, invalid, args.gamma, **punish)
     paid = outcomes if args.corrected_rewards == "outcome" else rewards
     corrections = torch.zeros(len(steps))
     if args.v_trace:
@@ -985,30 +949,21 @@ def assess(trajectory, values, ratios, outcome, args):
     elif args.retrace:
         corrections = retrace(paid, values, ratios, args.gamma, args.retrace_lambda)
     corrected = values + torch.cat([corrections, values.new_zeros(1)])
-    if args.algorithm == "digirl":
-        advantage = digirl_advantages(outcomes, values, args.gamma)
-    else:
-        baseline = corrected if args.corrected_baseline else values
-        advantage = rewards + args.gamma * corrected[1:] - baseline[:-1]  # `advantages`, the baseline apart
+    baseline = corrected if args.corrected_baseline else values
+    advantage = ALGORITHMS[args.algorithm].advantages(outcomes, rewards, corrected, baseline, args.gamma)
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
     targets = critic_targets(outcomes, values, corrections, args.target_share)
     return advantage, targets, td_errors(paid, values, args.gamma)
 
 
+@parallel.everywhere
 def assess_all(learner, trajectories, args):
     """What the networks make of trajectories now: an Assessment for each, and its steps' `ref_logprob` (log pi now),
     `value` (the critic's target) and `advantage`."""
-    every, pad_id = steps_of(trajectories), learner.tokenizer.pad_token_id
-    limits = args.micro_batch_tokens, learner.processor
-
-    def score(batch):
-        return torch.stack(action_scores(learner, batch, args), dim=1)
-
-    scores = iter(learn.map_batches(score, every, step_lengths(every), args.micro_batch_tokens))
-    states = [learner.prompt(step) for step in every]
-    values = iter(state_values(learner.critics["value"], states, pad_id, *limits))
-    ends = [terminal_state(learner, t, args.trajectory_value) for t in trajectories]
-    v_traj = state_values(learner.critics["trajectory"], ends, pad_id, *limits)
+    every = steps_of(trajectories)
+    scores = iter(learner.actor.score(lambda part: torch.stack(action_scores(learner.actor, part, args), dim=1), every))
+    values = iter(learner.critics["critic_value"].values([learner.prompt(step) for step in every]))
+    v_traj = learner.critics["critic_trajectory"].values([learner.end(t, args.trajectory_value) for t in trajectories])
     assessments = []
     for trajectory, filter_value in zip(trajectories, v_traj, strict=True):
         steps = trajectory.steps
@@ -1025,11 +980,12 @@ def assess_all(learner, trajectories, args):
     return assessments
 
 
-def update(learner, batch, chosen, version, progress, args):
-    """One iteration: the trajectories `batch` and `chosen` assessed, the critics' update on the former, the actor's on
-    the latter. (Metrics, Assessments by the trajectories' place in batch + chosen.)"""
+@parallel.everywhere
+def learn_values(learner, batch, chosen, version, args):
+    """The trajectories `batch` and `chosen` assessed, and the critics' update on the former. (Metrics, Assessments by
+    the trajectories' place in batch + chosen.)"""
     if not learner.critics:  # nothing is valued
-        return update_actor(learner, chosen, progress, args), []
+        return {}, []
     both = batch + chosen
     unique = list(dict.fromkeys(both))
     assessments = dict(zip(unique, assess_all(learner, unique, args), strict=True))
@@ -1037,10 +993,10 @@ def update(learner, batch, chosen, version, progress, args):
     metrics |= assessment_metrics(unique, assessments, version)
     targets = [step.value for step in steps_of(batch)]
     metrics |= update_critics(learner, batch, targets, args.critic_epochs, args)
-    metrics |= update_actor(learner, chosen, progress, args)
     return metrics, [assessments[t] for t in both]
 
 
+@parallel.everywhere
 def warm_up_critics(learner, trajectories, args):
     """Train new critics on the first trajectories' labels. Metrics."""
     targets = [step.trajectory.reward for step in steps_of(trajectories)]
@@ -1053,67 +1009,64 @@ def update_critics(learner, trajectories, targets, epochs, args):
     if not learner.critics or not epochs:
         return {}
     states = [(learner.prompt(step), target) for step, target in zip(steps_of(trajectories), targets, strict=True)]
-    ends = [(terminal_state(learner, t, args.trajectory_value), t.reward) for t in trajectories]
+    ends = [(learner.end(t, args.trajectory_value), t.reward) for t in trajectories]
     return {
-        "losses/critic_loss": fit(learner, "value", states, epochs, args),
-        "losses/trajectory_critic_loss": fit(learner, "trajectory", ends, epochs, args),
+        "losses/critic_loss": fit(learner.critics["critic_value"], states, epochs, learner.rng, args),
+        "losses/trajectory_critic_loss": fit(learner.critics["critic_trajectory"], ends, epochs, learner.rng, args),
     }
 
 
-def fit(learner, name, examples, epochs, args):
-    """Cross-entropy of a critic on (token ids, target) examples; the mean loss."""
-    critic, optimizer, pad_id = learner.critics[name], learner.critic_optimizers[name], learner.tokenizer.pad_token_id
+def fit(critic, examples, epochs, rng, args):
+    """Cross-entropy of a critic on (state, target) examples; the mean loss."""
 
     def loss_sum(part):
-        logits = value_logits(critic, [state for state, _ in part], pad_id, learner.processor)
+        logits = critic.value_logits([state for state, _ in part])
         targets = torch.tensor([target for _, target in part], device=logits.device)
         return critic_loss(logits, targets) * len(part)
 
     def lengths(part):
         return [len(state) for state, _ in part]
 
-    batches = learn.shuffled(examples, args.batch_size, epochs, learner.rng)
-    losses, _ = learn.descend(critic, optimizer, loss_sum, batches, lengths, args.micro_batch_tokens)
+    losses, _ = critic.descend(loss_sum, learn.shuffled(examples, args.batch_size, epochs, rng), lengths)
     return mean_loss(losses, "critic")
 
 
-def actor_loss(learner, steps, args):
+def actor_loss(actor, steps, args):
     """Eq. 1 summed over the steps, or maximum likelihood (filtered-bc: every trajectory is a success); and what is
     logged: ratio and entropy summed, both without gradient."""
-    logprobs, entropy = action_scores(learner, steps, args)
+    logprobs, entropy = action_scores(actor, steps, args)
     behaviour = torch.tensor([sum(step.logprobs) for step in steps], device=logprobs.device)
     ratios = (logprobs.detach() - behaviour).exp()
     shown = torch.stack([ratios.clamp(max=1.0).sum(), entropy.detach().sum()])
-    if args.algorithm == "filtered-bc":
+    if not ALGORITHMS[args.algorithm].critics:
         return -logprobs.sum(), shown
     advantage = torch.tensor([step.advantage for step in steps], device=logprobs.device)
     ratios = ratios if args.importance_ratio else torch.ones_like(ratios)
     return policy_loss(logprobs, ratios, advantage, entropy, args.beta) * len(steps), shown
 
 
+@parallel.everywhere
 def update_actor(learner, trajectories, progress, args):
     """Eq. 1 on the trajectories' steps. Metrics."""
     actor, sums = learner.actor, []
     steps = steps_of(trajectories)
-    if args.algorithm != "filtered-bc" and not args.beta:  # what has no advantage has no gradient
+    if ALGORITHMS[args.algorithm].critics and not args.beta:  # what has no advantage has no gradient
         steps = [step for step in steps if step.advantage]
     rate = args.learning_rate * (warmup_cosine(progress, 0.02, 0.1) if args.anneal_lr else 1.0)
-    set_learning_rate(learner.optimizer, rate)
     metrics = {"losses/trained_steps": len(steps), "charts/learning_rate": rate}
 
     def loss_sum(part):
-        loss, shown = actor_loss(learner, part, args)
+        loss, shown = actor_loss(actor, part, args)
         sums.append(shown)
         return loss
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, learner.rng)
-    losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm
-    )
+    rates = [rate] * len(batches)
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates)
     learner.updates += len(batches)
     if not losses:
         return metrics
-    ratio, entropy = (x / (len(steps) * args.actor_epochs) for x in parallel.column_sums(sums, 2, actor.device))
+    ratio, entropy = (x / (len(steps) * args.actor_epochs) for x in parallel.column_sums(sums, 2, losses[0].device))
     return metrics | {
         "losses/policy_loss": mean_loss(losses, "actor"),
         "losses/grad_norm": torch.stack(norms).mean().item(),
@@ -1147,16 +1100,12 @@ def assessment_metrics(trajectories, assessments, version):
     return found | logprob_gap(own)
 
 
+@parallel.everywhere
 def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
-    actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
-
-    def loss_sum(part):
-        return -token_logprobs(learner, part, 1.0).sum()
-
+    """Supervised fine-tuning on demonstrations (`Net.fine_tune`), with all cores. The last pass's mean loss."""
     if args.cpu_threads:
         learn.use_threads(os.cpu_count())  # nothing else runs yet
-    loss = learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
+    loss = learner.actor.fine_tune(steps_of(demos), args, updates)
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
     return loss
@@ -1184,18 +1133,13 @@ def save(host):
     """A checkpoint: actor and critics, optimisers and generators, the counts. The buffer is in the run's
     trajectories.jsonl; rollouts on their way are played again."""
     learner, run, system = host.learner, host.run, host.system
-    states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
-    weights = {"actor": [learner.actor, learner.processor or learner.tokenizer]}
-    for name, critic in learner.critics.items():
-        weights[f"critic_{name}"] = fsdp.trained(critic)
-        states[f"critic_{name}"] = learner.critic_optimizers[name].state_dict()
     counts = {name: getattr(learner, name) for name in COUNTS}
     state = {"counts": counts, "version": system.version}
     with system.changed:
         state |= {"faults": system.players.faults.state(), "lost": system.lost, "begun": system.begun}
     state |= {"unknown": host.unknown, "seconds": host.seconds}
     state |= {"maxima": [host.buffer.max_td, host.buffer.max_entropy]}
-    run.save_checkpoint(system.steps, weights, states, state)
+    run.save_checkpoint(system.steps, *net.states_of(learner.nets(), learner.rng), state)
 
 
 def restore(host, args):
@@ -1216,21 +1160,14 @@ def restore(host, args):
             missing.discard(trajectory.place)
     system.begun, system.again = state["begun"], sorted(missing)  # dropped ones, too
     system.ended = host.received = system.begun - len(missing)
-    system.publish(learner.actor, state["version"])
+    system.publish(learner.actor.model, state["version"])
 
 
 def restore_learner(learner, checkpoint, args):
     """The learner as it was at a checkpoint."""
-    tensors = checkpoint.tensors()
     vars(learner).update(checkpoint.state["counts"])
-    learner.network[0].load_trained(learner.actor, checkpoint.folder("actor"))
     make_critics(learner, args)
-    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
-    for name, critic in learner.critics.items():
-        fsdp.fill(critic, checkpoint.weights(f"critic_{name}"))
-        fsdp.load_optimizer(learner.critic_optimizers[name], tensors[f"critic_{name}"])
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
+    net.restore(checkpoint, learner.nets(), learner.rng)
 
 
 def keep(run, played):
@@ -1296,7 +1233,7 @@ def missing(host, args):
 def drawable(host, args):
     """What an iteration may draw from."""
     entries = host.buffer.usable(host.system.version, args.max_staleness)
-    return [e for e in entries if e.trajectory.reward] if args.algorithm == "filtered-bc" else entries
+    return entries if ALGORITHMS[args.algorithm].critics else [e for e in entries if e.trajectory.reward]
 
 
 def gather(host, args):
@@ -1318,7 +1255,7 @@ def draw(host, args):
     """The entries of an iteration: (those for the critics, those for the actor)."""
     buffer, alpha = host.buffer, args.priority_alpha if args.prioritised else 0.0
     usable = drawable(host, args)
-    if args.algorithm == "filtered-bc":
+    if not ALGORITHMS[args.algorithm].critics:
         return [], buffer.draw(usable, args.batch_trajectories, alpha=0.0)
     batch = buffer.draw(usable, args.batch_trajectories, alpha)
     if not args.filter_quantile:
@@ -1341,7 +1278,7 @@ def staleness(entries, version):
 def assess_again(host, entries, args):
     """Priorities and filter values of entries by the newest policy and critics."""
     if entries:
-        assessments = parallel.call(host.learner, assess_all, [entry.trajectory for entry in entries], args)
+        assessments = assess_all(host.learner, [entry.trajectory for entry in entries], args)
         host.buffer.note(entries, assessments, (args.w1, args.w2, args.w3), host.learner.iteration)
 
 
@@ -1351,54 +1288,23 @@ def longest_ago(host, args):
     return sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
 
 
-def run_iteration(host, eval_tasks, args):
-    """One iteration: trajectories drawn, trained on, the new weights published."""
-    learner, system, run = host.learner, host.system, host.run
-    learner.iteration += 1
-    begun, updates = time.monotonic(), learner.updates
-    with run.timer("training"):
-        batch, chosen = draw(host, args)
-        metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
-        given = [entry.trajectory for entry in batch], [entry.trajectory for entry in chosen]
-        found, assessments = parallel.call(learner, update, *given, system.version, progress_of(host, args), args)
-        if assessments:
-            host.buffer.note(batch + chosen, assessments, (args.w1, args.w2, args.w3), learner.iteration)
-        wanted = learner.critics and (args.prioritised or args.filter_quantile)
-        if wanted and learner.iteration % args.refresh_every == 0:
-            assess_again(host, longest_ago(host, args), args)
-    metrics |= found
-    warn_of_gap(run, found)
-    if learner.updates > updates:
-        system.publish(learner.actor, system.version + 1)
-    host.seconds += time.monotonic() - begun
-    metrics |= rollout_metrics(host.new) if host.new else {}
+def metrics_of_new(host):
+    """Metrics of the trajectories that came since the last line."""
+    metrics = rollout_metrics(host.new) if host.new else {}
     both = [(t.judged > 0.5) == (t.verdict > 0.5) for t in host.new if None not in (t.judged, t.verdict)]
     metrics |= {"rollout/judge_agreement": sum(both) / len(both)} if both else {}
     host.new = []
-    drawn = [entry.trajectory.reward for entry in chosen]
-    metrics |= {"replay/success": sum(drawn) / len(drawn)} if drawn else {}
-    metrics |= {"replay/drawn": len(batch), "charts/trajectories": host.received, "rollout/unknown": host.unknown}
-    metrics |= system.players.metrics() | system.metrics()
-    if learner.iteration % args.eval_every == 0 and eval_tasks:
-        metrics |= evaluate(host, eval_tasks, "eval")[1]
-        shown = "rollout/reward", "replay/success", "staleness/mean", "losses/policy_loss", "eval/success"
-        run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, *shown)
-    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-    metrics |= {"charts/seconds": host.seconds}
-    run.log(metrics, system.steps)
-    system.players.write_timeline(run)
-    if learner.iteration % args.save_every == 0:
-        save(host)
+    return metrics | {"charts/trajectories": host.received, "rollout/unknown": host.unknown}
 
 
 def start(host, train_tasks, test_tasks, args):
     """Supervised fine-tuning on demonstrations, and what the start can do: its test episodes."""
     learner, system, run = host.learner, host.system, host.run
-    system.publish(learner.actor, 0)
+    system.publish(learner.actor.model, 0)
     metrics, before, demos = {"charts/iteration": 0}, [], []
     if args.demos:
-        prompt = partial(agent_prompt, learner.tokenizer, prompt_format=args.prompt_format)
-        encode = partial(encode_action, learner.tokenizer)
+        prompt = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        encode = partial(encode_action, learner.actor.reader)
         demos = [(t, {}) for t in read_demos(args.demos, prompt, encode, train_tasks)]
     elif args.num_demos:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
@@ -1412,11 +1318,11 @@ def start(host, train_tasks, test_tasks, args):
         trajectories = [t for t, _ in demos]
         run.say(f"{len(demos)} demonstrations of {len(steps_of(trajectories))} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, trajectories, args)
-        run.save_start(learner.actor, learner.processor or learner.tokenizer)
-    parallel.call(learner, make_critics, args)
+            metrics["losses/sft_loss"] = fine_tune(learner, trajectories, args)
+        run.save_start(*learner.actor.weights())
+    parallel.everywhere(make_critics)(learner, args)
     learner.iteration = 0
-    system.publish(learner.actor, 1)
+    system.publish(learner.actor.model, 1)
     if args.test_before and test_tasks:
         before, tested = evaluate(host, test_tasks, "test before")
         metrics |= tested
@@ -1435,7 +1341,7 @@ def warm_up(host, args):
     success = sum(t.reward for t in trajectories) / max(1, len(trajectories))
     host.run.say(f"{len(trajectories)} trajectories to begin with, success {success:.3f}")
     with host.run.timer("training"):
-        host.run.log(parallel.call(host.learner, warm_up_critics, trajectories, args), host.system.steps)
+        host.run.log(warm_up_critics(host.learner, trajectories, args), host.system.steps)
 
 
 def progress_of(host, args):
@@ -1468,13 +1374,41 @@ def train(args, env, host):
     if learner.iteration == 0:
         warm_up(host, args)
     while not is_over(host, args):
-        begun = time.monotonic()
+        begun, updates = time.monotonic(), learner.updates
         with run.timer("waiting"):
-            go_on = gather(host, args)
+            if not gather(host, args):
+                break
+        learner.iteration += 1
+        with run.timer("training"):
+            # trajectories are drawn by priority and filter
+            batch, chosen = draw(host, args)
+            metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
+            # assessed; the critics and the actor are trained
+            drawn, kept = ([entry.trajectory for entry in entries] for entries in (batch, chosen))
+            found, assessments = learn_values(learner, drawn, kept, system.version, args)
+            found |= update_actor(learner, kept, progress_of(host, args), args)
+            if assessments:
+                host.buffer.note(batch + chosen, assessments, (args.w1, args.w2, args.w3), learner.iteration)
+            wanted = learner.critics and (args.prioritised or args.filter_quantile)
+            if wanted and learner.iteration % args.refresh_every == 0:
+                assess_again(host, longest_ago(host, args), args)
+        # and the new weights published
+        if learner.updates > updates:
+            system.publish(learner.actor.model, system.version + 1)
         host.seconds += time.monotonic() - begun
-        if not go_on:
-            break
-        run_iteration(host, eval_tasks, args)
+        warn_of_gap(run, found)
+        metrics |= found | metrics_of_new(host) | system.players.metrics() | system.metrics()
+        metrics |= {"replay/success": sum(t.reward for t in kept) / len(kept)} if kept else {}
+        metrics |= {"replay/drawn": len(batch), "charts/seconds": host.seconds}
+        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        if learner.iteration % args.eval_every == 0 and eval_tasks:
+            metrics |= evaluate(host, eval_tasks, "eval")[1]
+            shown = "rollout/reward replay/success staleness/mean losses/policy_loss eval/success"
+            run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, shown)
+        run.log(metrics, system.steps)
+        system.players.write_timeline(run)
+        if learner.iteration % args.save_every == 0:
+            save(host)
     system.allow(0)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(host)
@@ -1496,8 +1430,8 @@ def some(tasks, count):
 
 
 def variant(args):
-    """The defaults that --released and --algorithm digirl change."""
-    return (RELEASED if args.released else {}) | (DIGIRL if args.algorithm == "digirl" else {})
+    """The defaults that --released and --algorithm change."""
+    return (RELEASED if args.released else {}) | ALGORITHMS[args.algorithm].defaults
 
 
 def main(args):
@@ -1524,17 +1458,11 @@ def main(args):
         raise UsageError("--judge-actions needs --judge-url")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
-    parallel.start()
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
-    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
-    learner = Learner(*load_model(args), random.Random(args.seed))
-    if learner.processor is not None and args.demos:
+    learner = load_learner(args)
+    if learner.sees and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
-    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
-        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     if args.judge_url:  # a wrong URL or key shows now, not after the first hour
         args.judge_model = args.judge_model or served_model(args.judge_url, "--judge-url")
     env = make_env(args)  # its tasks; the workers have their own
@@ -1567,4 +1495,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY}, variant=variant)))
+    run_main(lambda: main(parse_args(Args, variant=variant)))

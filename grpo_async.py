@@ -26,6 +26,7 @@ import random
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -35,16 +36,18 @@ import torch
 
 import envs
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, parallel, vlm
-from common.lm.args import RunArgs, check_ranges, own_first, parse_args
+from common.lm import fsdp, learn, llm, net, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import Engine, EngineServer
-from common.lm.learn import adamw, mean_loss, set_learning_rate, warmup_cosine
+from common.lm.learn import mean_loss, padded, warmup_cosine
+from common.lm.net import Net
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
+from common.lm.session import check_files, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import TrajectoryStore, step_lengths, steps_of
+from common.replay import TrajectoryStore, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 
@@ -52,14 +55,20 @@ from tools import plot, view
 @own_first
 @dataclass
 class Args(RunArgs):
+    # of those that all scripts share (common/lm/args.py)
+    cpu_threads: int = preset(0, tiny=1)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
+    micro_batch_tokens: int = preset(16384, tiny=2048)
+    adam_eps: float = preset(1e-8, tiny=1e-5)
+
     # the environment
     env_id: str = "gallery"
     """the environment: gallery, miniwob/.., arena, webgym:FILE (envs/__init__.py lists them)"""
-    viewport: tuple[int, int] = (1280, 720)
+    viewport: tuple[int, int] = preset((1280, 720), tiny=(96, 96))
     """width and height of the page that is seen"""
     max_steps: int = 0
     """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
-    train_horizon: int = 0
+    train_horizon: int = preset(0, tiny=10)
     """rollouts are of training tasks with a horizon of at most so many steps; 0: of all. Demonstrations are of all"""
     page_delay: float = 0.0
     """seconds that a page takes longer than it does, median of a lognormal: slow sites on a fast machine"""
@@ -70,9 +79,9 @@ class Args(RunArgs):
     ray_address: str = ""
     """a Ray cluster's address, or auto; its nodes have this project and its packages at the same place. Empty: a Ray of
     our own on this machine"""
-    num_workers: int = 4
+    num_workers: int = preset(4, tiny=1)
     """rollout workers, a browser each"""
-    envs_per_worker: int = 8
+    envs_per_worker: int = preset(8, tiny=16, smoke=4)
     """episodes that a worker plays at once"""
     num_servers: int = 1
     """policy servers, which share the workers"""
@@ -92,7 +101,7 @@ class Args(RunArgs):
     # the model
     model_id: str = "assets/tiny-vl"
     """vision-language model: a local folder or a hub id"""
-    max_new_tokens: int = 4096
+    max_new_tokens: int = preset(4096, tiny=4)
     """longest answer in tokens (released: 4096)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's response format in the model's chat template; plain: for the tiny model; auto: chat where the
@@ -103,28 +112,28 @@ class Args(RunArgs):
     # supervised fine-tuning: the start of the tiny model
     sft: bool = True
     """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
-    num_demos: int = 128
+    num_demos: int = preset(128, tiny=500, smoke=24)
     """demonstrations that the oracle plays on training tasks"""
-    sft_epochs: int = 3
+    sft_epochs: int = preset(3, tiny=1)
     """passes over the demonstrations"""
     sft_batch_size: int = 32
     """steps per update of the fine-tuning"""
 
     # reinforcement learning
-    loss: Literal["decoupled", "coupled", "raft", "reinforce"] = "decoupled"
+    loss: str = "decoupled"
     """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, successes alone, 1/|tau|;
     reinforce: WebGym's rule, cross-entropy on the steps of successes (with --sync)"""
-    group_size: int = 8
+    group_size: int = preset(8, tiny=8, smoke=4)
     """rollouts G of a task (released: 8)"""
-    batch_size: int = 128
+    batch_size: int = preset(128, tiny=128, smoke=16)
     """trajectories per batch (released: 128)"""
-    iterations: int = 300
+    iterations: int = preset(300, tiny=25, smoke=2)
     """batches (released: 300)"""
     update_epochs: int = 3
     """passes over a batch (released: 3)"""
     minibatches: int = 2
     """updates of a pass (released: 2)"""
-    learning_rate: float = 5e-6
+    learning_rate: float = preset(5e-6, tiny=4e-4)
     """peak rate (released: 5e-6); warm-up, then a cosine to a tenth"""
     clip_eps: float = 0.2
     """clip range of pi_theta / pi_prox"""
@@ -139,17 +148,17 @@ class Args(RunArgs):
     loss_mean: Literal["group", "tokens"] = "group"
     """group: summed over a group's steps and tokens and divided by G, as Eq. 1; tokens: the mean over all tokens, as
     the released code"""
-    dynamic_sampling: bool = True
+    dynamic_sampling: bool = preset(True, tiny=True, smoke=False)
     """groups whose rewards are all equal are gathered anew"""
     max_grad_norm: float = 1.0
     """clip of the norm of the actor's gradient (the fine-tuning's: 1)"""
 
     # evaluation
-    eval_every: int = 10
+    eval_every: int = preset(10, tiny=10, smoke=2)
     """iterations between two evaluations"""
-    eval_tasks: int = 128
+    eval_tasks: int = preset(128, tiny=60, smoke=4)
     """tasks of the eval split"""
-    test_tasks: int = 300
+    test_tasks: int = preset(300, tiny=240, smoke=6)
     """tasks of the test split played at the start and at the end"""
     test_before: bool = True
     """play them at the start, too"""
@@ -157,27 +166,6 @@ class Args(RunArgs):
     """sampling temperature of evaluations; 0: greedy"""
     save_every: int = 10
     """iterations between two checkpoints"""
-
-
-# What the tiny model needs instead; docs/grpo_async.md explains each.
-TINY = dict(
-    viewport=(96, 96),
-    num_workers=1,
-    envs_per_worker=16,
-    cpu_threads=1,
-    max_new_tokens=4,
-    num_demos=500,
-    sft_learning_rate=1e-3,
-    sft_epochs=1,
-    train_horizon=10,
-    iterations=25,
-    learning_rate=4e-4,
-    micro_batch_tokens=2048,
-    adam_eps=1e-5,
-    eval_every=10,
-    eval_tasks=60,
-    test_tasks=240,
-)
 
 
 # ------------------------------------------------------------------------------------------------------- the equations
@@ -222,13 +210,41 @@ def decoupled_loss(
 
 
 def step_weights(steps, mode, k=10):
-    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), or 1 over
-    its own steps ("trajectory", plain multi-step GRPO)."""
+    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), 1 over
+    its own steps ("trajectory", plain multi-step GRPO), or 1 ("none")."""
     if mode == "constant":
         return torch.full_like(steps, 1 / k, dtype=torch.float32)
     if mode == "trajectory":
         return 1 / steps.float()
-    raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
+    if mode == "none":
+        return torch.ones_like(steps, dtype=torch.float32)
+    raise ValueError(f"mode {mode!r} is none of constant, trajectory, none")
+
+
+def successes(rewards):
+    """1 for a success, 0 for a failure. [G] -> [G]."""
+    return (rewards > 0).float()
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What --loss names. advantages(rewards) of a group, [G] -> [G]. proximal: the clip range is around the policy
+    before the updates, else around the one that sampled; clipped: Eq. 1's loss, else A times cross-entropy. step_weight
+    and mean, where they are given, hold in the flags' place."""
+
+    advantages: Callable = group_advantages
+    proximal: bool = False
+    clipped: bool = True
+    step_weight: str = ""
+    mean: str = ""
+
+
+LOSSES = {
+    "decoupled": Loss(proximal=True),  # Eq. 1
+    "coupled": Loss(),
+    "raft": Loss(successes, proximal=True, step_weight="trajectory"),  # RAFT++
+    "reinforce": Loss(successes, clipped=False, step_weight="none", mean="tokens"),  # WebGym's rule
+}
 
 
 # ---------------------------------------------------------------------------------------------- what is to be played
@@ -368,11 +384,11 @@ def is_chat(processor, prompt_format):
 
 
 def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's vlm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
+    """The agent's llm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
     `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
     if not is_chat(processor, prompt_format):
         last = f" after {steps[-1].action}" if steps else ""
-        return vlm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
+        return llm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
     images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
     error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
     turns = [{"role": "system", "content": [{"type": "text", "text": AGENT_SYSTEM_PROMPT}]}]
@@ -384,7 +400,7 @@ def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", histo
     text = (f"Task: {instruction}" if not steps else "The page now:") + error
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return vlm.encode(processor, text, images, turns)
+    return llm.encode(processor, text, images, turns)
 
 
 def shown_steps(steps, history_images):
@@ -475,15 +491,16 @@ class PolicyServer:
     """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
     batches, and every answer says by which version it was sampled."""
 
-    def __init__(self, base, max_new_tokens, threads, keeps=0):
+    def __init__(self, args):
         import ray
         import transformers
 
         transformers.logging.set_verbosity_error()
-        if threads:
-            torch.set_num_threads(threads)
-        self.model, self.processor = vlm.load(*base)
-        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), max_new_tokens, -1
+        if args.cpu_threads:
+            torch.set_num_threads(args.cpu_threads)
+        self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
+        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
+        keeps = args.staleness + 1 if args.lockstep else 0
         self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
         self.keeps, self.earlier = keeps, {}  # --lockstep: the last versions' weights
         self.beginning = None
@@ -496,26 +513,28 @@ class PolicyServer:
             if version > self.version:
                 await self.set_weights(weights, version)
 
-    async def complete(self, prompt, images, seed, temperature):
-        """The Completion of a prompt's token ids; `images` are names of the store's pictures."""
+    async def complete(self, prompt, images, seed, temperature, version=None):
+        """The Completion of a prompt's token ids; `images` are names of the store's pictures. With a `version` by the
+        weights of that one, in a batch of its own: what it is does not depend on when."""
         if self.beginning is None:
             self.beginning = asyncio.create_task(self._begin())
         await self.beginning
+        if version is not None:
+            return await self._complete_alone(llm.Prompt(prompt, images), seed, temperature, version)
         self.asked += 1
         try:
-            return await self.batched(vlm.Prompt(prompt, images), seed, temperature)
+            return await self.batched(llm.Prompt(prompt, images), seed, temperature)
         finally:
             self.asked -= 1
 
-    async def complete_alone(self, prompt, images, seed, temperature, version):
-        """The same by the weights of an earlier version, in a batch of its own: what it is does not depend on when."""
+    async def _complete_alone(self, prompt, seed, temperature, version):
         async with self.batched.lock:
             if version not in self.earlier:
                 raise UsageError("--lockstep: the policy server was lost, and the earlier weights with it; begin again")
             fsdp.fill(self.model, self.earlier[version])
             now, self.version = self.version, version
             try:
-                (done,) = await self._sample([vlm.Prompt(prompt, images)], [seed], temperature)
+                (done,) = await self._sample([prompt], [seed], temperature)
             finally:
                 self.version = now
                 fsdp.fill(self.model, self.earlier[now])
@@ -526,10 +545,10 @@ class PolicyServer:
         pictures = dict(zip(names, await self.store.get.remote(names), strict=True))
         if None in pictures.values():
             raise EnvFault("a screenshot is lost")
-        prompts = [vlm.Prompt(prompt, [pictures[name] for name in prompt.images]) for prompt in prompts]
+        prompts = [llm.Prompt(prompt, [pictures[name] for name in prompt.images]) for prompt in prompts]
         begun = time.monotonic()
-        settings = temperature, self.max_new_tokens, self.version
-        done = await asyncio.to_thread(vlm.generate, self.model, self.processor, prompts, seeds, *settings)
+        sample = partial(llm.generate, self.model, self.processor, prompts, seeds)
+        done = await asyncio.to_thread(sample, temperature, self.max_new_tokens, self.version)
         self.busy += time.monotonic() - begun
         self.tokens += sum(len(completion.ids) for completion in done)
         return done
@@ -558,7 +577,7 @@ class RolloutWorker:
         transformers.logging.set_verbosity_error()
         self.args, self.store = args, ray.get_actor(STORE)
         self.server = ray.get_actor(SERVER.format(number % args.num_servers))
-        self.processor = vlm.load_processor(llm.find_model(args.model_id))
+        self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
         self.root, self.free = make_env(args), None
 
@@ -581,13 +600,9 @@ class RolloutWorker:
                 nonlocal waited, number
                 names = [await album.show(self.store, picture) for picture in prompt.images]
                 await self._delay()
-                begun, asked = time.monotonic(), [list(prompt), names, own_seed, temperature]
-                if self.args.engine:
-                    asked.append(prompt.turns)
-                if versions is None:
-                    done = await self.server.complete.remote(*asked)
-                else:
-                    done = await self.server.complete_alone.remote(*asked, versions[min(number, len(versions) - 1)])
+                begun, version = time.monotonic(), versions and versions[min(number, len(versions) - 1)]
+                turns = {"turns": prompt.turns} if self.args.engine else {"version": version}
+                done = await self.server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
                 waited, number = waited + time.monotonic() - begun, number + 1
                 return done
 
@@ -710,18 +725,16 @@ class System:
         self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
         if args.engine:
-            given = EngineServer, args.engine, args.model_id, args.max_new_tokens, STORE
+            server = partial(ray.remote(EngineServer).options, **options)
+            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens, store=STORE)
         else:
-            base = args.model_id, args.lora_rank, args.load_in_4bit
-            keeps = args.staleness + 1 if args.lockstep else 0
-            given = PolicyServer, base, args.max_new_tokens, args.cpu_threads, keeps
-        make, names = ray.remote(given[0]).options, [SERVER.format(number) for number in range(args.num_servers)]
-        self.servers = [make(**options, name=name).remote(*given[1:]) for name in names]
+            server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
+        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
         self.steps, self.weights, self.version = 0, None, 0
         self.schedule = read_schedule(args) if args.lockstep else None
         worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
-        places = partial(worker.remote, args), args.num_workers, args.envs_per_worker
-        self.players = Players(*places, self._next, self._status)
+        begin = partial(worker.remote, args)
+        self.players = Players(begin, args.num_workers, args.envs_per_worker, self._next, self._status)
         self.changed = self.players.changed
         self.players.start()
 
@@ -750,8 +763,7 @@ class System:
         group, member = job
         seed = llm.seed_of(self.args.seed, group.number, member)
         call = worker.play.remote(group.task, seed, self.args.temperature)
-        place = group.number, member
-        return call, partial(self._played, *place), partial(self.pool.put_back, *place)
+        return call, partial(self._played, group.number, member), partial(self.pool.put_back, group.number, member)
 
     def _played(self, number, member, trajectory):
         """A rollout into its group; what the timeline shows of it."""
@@ -850,82 +862,65 @@ class System:
 # ---------------------------------------------------------------------------------------------------------- the learner
 @dataclass
 class Learner:
-    """The network, its optimiser and the script's random state: what a checkpoint holds."""
+    """The network and the script's random state: what a checkpoint holds."""
 
-    actor: torch.nn.Module
-    processor: object
+    actor: Net
     rng: random.Random
-    optimizer: torch.optim.Optimizer | None = None
+    history_images: int = 1
     iteration: int = -1  # the last one done; 0: the start
     updates: int = 0
+    pictures: dict = field(default_factory=dict)  # the screenshots of what it learns from, by name
+
+    def __post_init__(self):
+        self.actor.prompt = self.prompt
+
+    def prompt(self, step):
+        """What the network sees of a step: its ids, and the screenshots that it was shown."""
+        shown = [*shown_steps(step.trajectory.steps[: step.t], self.history_images), step]
+        return llm.Prompt(step.prompt_ids, [self.pictures[one.screenshot] for one in shown])
 
 
-def make_optimizer(model, learning_rate, args):
-    """AdamW over what is trained of a model."""
-    return adamw(model, learning_rate, betas=(0.9, 0.999), eps=args.adam_eps, weight_decay=0.01)
-
-
-def prompt_of(step, pictures, history_images):
-    """The vlm.Prompt of a step: its ids, and the screenshots that it was shown."""
-    shown = [*shown_steps(step.trajectory.steps[: step.t], history_images), step]
-    return vlm.Prompt(step.prompt_ids, [pictures[one.screenshot] for one in shown])
-
-
-def logprobs_of(model, steps, pictures, learner, args):
-    """Log-probs [N, T] of the steps' action tokens under a model, and their mask."""
-    count = args.history_images if is_chat(learner.processor, args.prompt_format) else 1
-    prompts, actions = [prompt_of(step, pictures, count) for step in steps], [step.action_ids for step in steps]
-    return vlm.token_logprobs(model, learner.processor, prompts, actions, args.temperature)
-
-
-def padded(rows, width, device):
-    """Lists of numbers as a tensor [N, width], zeros behind them."""
-    return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=device)
+def load_learner(args):
+    """The learner with the model of --model-id. Errors as of `load_actor`."""
+    actor = load_actor(args, vision=True, betas=(0.9, 0.999)).begin(args.learning_rate)
+    count = args.history_images if is_chat(actor.reader, args.prompt_format) else 1
+    return Learner(actor, random.Random(args.seed), count)
 
 
 def set_advantages(groups, args):
-    """Each step's advantage: its trajectory's within the group; of RAFT++ and REINFORCE 1 for successes, 0 for the
-    others."""
+    """Each step's advantage: its trajectory's within the group (LOSSES)."""
     for group in groups:
         trajectories = [group.done[member] for member in sorted(group.done)]
-        rewards = torch.tensor([t.reward for t in trajectories])
-        values = group_advantages(rewards) if args.loss in ("decoupled", "coupled") else (rewards > 0).float()
+        values = LOSSES[args.loss].advantages(torch.tensor([t.reward for t in trajectories]))
         for trajectory, value in zip(trajectories, values.tolist(), strict=True):
             for step in trajectory.steps:
                 step.advantage = value
 
 
+@parallel.everywhere
 def update_actor(learner, groups, pictures, version, args):
     """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
     token, where both are of this version: a server that samples from something else shows there."""
-    actor, sums = learner.actor, []
+    actor, loss_kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
     trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
     lengths = torch.tensor([len(t.steps) for t in trajectories])
-    mode = "trajectory" if args.loss == "raft" else args.step_weight
-    weights = dict(zip(trajectories, step_weights(lengths, mode, args.k).tolist(), strict=True))
+    weights = step_weights(lengths, loss_kind.step_weight or args.step_weight, args.k)
+    weights = dict(zip(trajectories, weights.tolist(), strict=True))
     prox = {}
-    if args.loss in ("decoupled", "raft"):  # one forward pass by the weights before the updates
-
-        def score(batch):
-            return logprobs_of(actor, batch, pictures, learner, args)[0]
-
-        steps = steps_of(trajectories)
-        scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
-        prox = {step: row[: len(step.logprobs)] for step, row in zip(steps, scores, strict=True)}
+    if loss_kind.proximal:  # one forward pass by the weights before the updates
+        prox = actor.token_logprobs(steps_of(trajectories), args.temperature)
 
     def loss_sum(part):
-        logprobs, mask = logprobs_of(actor, part, pictures, learner, args)  # [N, T]
-        width, device = mask.shape[1], mask.device
-        behave = padded([step.logprobs for step in part], width, device)
-        near = padded([prox[step] for step in part], width, device) if prox else behave
-        advantages = torch.tensor([step.advantage for step in part], device=device)
-        weight = torch.tensor([weights[step.trajectory] for step in part], device=device)
-        if args.loss == "reinforce":
-            loss, shares = -logprobs * mask, {}
-            weight = torch.ones_like(weight)
+        logprobs, mask = actor.logprobs(part, args.temperature)  # [N, T]
+        behave = padded([step.logprobs for step in part], mask)
+        near = padded([prox[step] for step in part], mask) if prox else behave
+        advantages = torch.tensor([step.advantage for step in part], device=mask.device)
+        weight = torch.tensor([weights[step.trajectory] for step in part], device=mask.device)
+        if loss_kind.clipped:
+            bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
+            loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
         else:
-            options = args.clip_eps, args.dual_clip, args.behave_cap if prox else 0.0
-            loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, *options)
+            loss, shares = -logprobs * mask * advantages[:, None], {}
         count, zero = mask.sum(), mask.new_zeros((), dtype=torch.float32)
         drift = ((behave - logprobs.detach()) * mask).sum()
         entropy = -(logprobs.detach() * mask).sum()
@@ -934,23 +929,21 @@ def update_actor(learner, groups, pictures, version, args):
         return (loss * weight[:, None]).sum()
 
     rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
-    set_learning_rate(learner.optimizer, rate)
-    batches, counts = [], []
+    batches, counts, mean = [], [], loss_kind.mean or args.loss_mean
     size = max(1, math.ceil(len(trajectories) / args.minibatches))
     for some in learn.shuffled(trajectories, size, args.update_epochs, learner.rng):
         batches.append(steps_of(some))
         tokens = sum(len(step.action_ids) for t in some for step in t.steps)
-        counts.append(tokens if args.loss_mean == "tokens" or args.loss == "reinforce" else len(some))
-    losses, norms = learn.descend(
-        actor, learner.optimizer, loss_sum, batches, step_lengths, args.micro_batch_tokens, args.max_grad_norm, counts
-    )
+        counts.append(tokens if mean == "tokens" else len(some))
+    rates = [rate] * len(batches)
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
     learner.updates += len(batches)
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
     own = [step for step in prox if step.version == version]
     metrics |= logprob_gap([(sum(step.logprobs), sum(prox[step]), len(prox[step])) for step in own])
     if not losses:
         return metrics
-    *shares, drift, entropy, tokens = parallel.column_sums(sums, 6, actor.device)
+    *shares, drift, entropy, tokens = parallel.column_sums(sums, 6, losses[0].device)
     names = ("clip_fraction", "dual_clip_fraction", "capped_fraction")
     metrics |= {f"losses/{name}": share / tokens for name, share in zip(names, shares, strict=True)}
     return metrics | {
@@ -961,16 +954,13 @@ def update_actor(learner, groups, pictures, version, args):
     }
 
 
+@parallel.everywhere
 def fine_tune(learner, demos, pictures, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
-    actor, optimizer = learner.actor, make_optimizer(learner.actor, args.sft_learning_rate, args)
-
-    def loss_sum(part):
-        return -logprobs_of(actor, part, pictures, learner, replace(args, temperature=1.0))[0].sum()
-
+    """Supervised fine-tuning on demonstrations (`Net.fine_tune`), with all cores. The last pass's mean loss."""
+    learner.pictures = pictures
     if args.cpu_threads:
         learn.use_threads(os.cpu_count())  # nothing else runs yet
-    loss = learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
+    loss = learner.actor.fine_tune(steps_of(demos), args, updates)
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
     return loss
@@ -983,33 +973,27 @@ COUNTS = "iteration", "updates"
 def save(learner, system, run):
     """A checkpoint: the actor as a Hugging Face folder, optimiser and generators, the pool's counts. Rollouts on their
     way are played again."""
-    states = {"rng": learner.rng.getstate(), "torch": torch.get_rng_state(), "actor": learner.optimizer.state_dict()}
     counts = {name: getattr(learner, name) for name in COUNTS}
     with system.changed:
         state = {"counts": counts, "pool": system.pool.state(), "steps": system.steps}
         state["faults"] = system.players.faults.state()
-    run.save_checkpoint(system.steps, {"actor": [learner.actor, learner.processor]}, states, state)
+    run.save_checkpoint(system.steps, *net.states_of({"actor": learner.actor}, learner.rng), state)
 
 
 def restore(learner, system, run, args):
     """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
-    restore_learner(learner, run.resumed, args)
+    restore_learner(learner, run.resumed)
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
     system.players.faults.set_state(state["faults"])
-    system.publish(learner.actor, system.pool.version)
+    system.publish(learner.actor.model, system.pool.version)
 
 
-def restore_learner(learner, checkpoint, args):
+def restore_learner(learner, checkpoint):
     """The learner as it was at a checkpoint."""
-    tensors = checkpoint.tensors()
     vars(learner).update(checkpoint.state["counts"])
-    vlm.load_trained(learner.actor, checkpoint.folder("actor"))
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    fsdp.load_optimizer(learner.optimizer, tensors["actor"])
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
+    net.restore(checkpoint, {"actor": learner.actor}, learner.rng)
 
 
 def keep(run, trajectories, pictures):
@@ -1075,41 +1059,6 @@ def collect(system, iteration, args):
         system.give_back(whole, [g for g in groups if g not in whole])
 
 
-def run_iteration(learner, system, run, eval_tasks, args):
-    """One batch: taken, trained on, the new weights published."""
-    learner.iteration += 1
-    asked = time.time()
-    with run.timer("waiting"):
-        groups, pictures = collect(system, learner.iteration, args)
-    taken = time.time()
-    rollouts = [t for group in groups for t in group.done.values()]
-    lag = staleness(groups, system.version)
-    assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
-    for trajectory in rollouts:
-        trajectory.phase, trajectory.policy, trajectory.kind = learner.iteration, "rollouts", "rollout"
-    with run.timer("training"):
-        set_advantages(groups, args)
-        metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
-        metrics |= parallel.call(learner, update_actor, groups, pictures, system.version, args)
-    trained = time.time()
-    warn_of_gap(run, metrics)
-    names = names_of(rollouts)
-    system.publish(learner.actor, system.version + 1)
-    times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
-    system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
-    keep(run, rollouts, pictures)
-    system.drop(names)
-    metrics |= system.players.metrics() | system.metrics()
-    if learner.iteration % args.eval_every == 0 and eval_tasks:
-        metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
-        shown = "rollout/reward", "staleness/mean", "losses/clip_fraction", "eval/success"
-        run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, *shown)
-    metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-    run.log(metrics, system.steps)
-    if learner.iteration % args.save_every == 0:
-        save(learner, system, run)
-
-
 def start_actor(learner, system, run, train_tasks, test_tasks, args):
     """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
     metrics, before = {}, []
@@ -1123,12 +1072,12 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
             raise UsageError("there is no demonstration of a success: --num-demos N, or --no-sft")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = parallel.call(learner, fine_tune, demos, pictures, args)
-        run.save_start(learner.actor, learner.processor)
+            metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
+        run.save_start(*learner.actor.weights())
         system.drop(names_of(demos))
         keep(run, demos, pictures)
     learner.iteration = 0
-    system.publish(learner.actor, 0)
+    system.publish(learner.actor.model, 0)
     if args.test_before and test_tasks:
         before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
         metrics |= tested
@@ -1138,17 +1087,18 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
     return before
 
 
+def tasks_of(env, split, args, horizon=0):
+    """A split's tasks, those of a longer horizon left out (0: none are)."""
+    kept = [task for task in env.tasks(split) if task.max_steps <= horizon or not horizon]
+    return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
+
+
 def train(args, env, run, learner, system):
-    """Fine-tuning, the iterations, and the evaluations around them."""
+    """The start, then batch after batch: taken, trained on, published; and the evaluations around them."""
     torch.manual_seed(args.seed)
-
-    def tasks(split, horizon=0):
-        kept = [task for task in env.tasks(split) if task.max_steps <= horizon or not horizon]
-        return [replace(task, max_steps=args.max_steps or task.max_steps) for task in kept]
-
-    train_tasks = tasks("train")
-    played = [task for task in tasks("train", args.train_horizon) if envs.has_check(env, task)]
-    eval_tasks, test_tasks = tasks("eval")[: args.eval_tasks], tasks("test")[: args.test_tasks]
+    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
+    eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
+    played = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
     order = random.Random(args.seed).sample(played, len(played))
     system.pool.draw_task = lambda number: order[number % len(order)]
     run.say(f"run folder {run.path}")
@@ -1159,7 +1109,39 @@ def train(args, env, run, learner, system):
         before = start_actor(learner, system, run, train_tasks, test_tasks, args)
     system.pool.open = not args.lockstep  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
-        run_iteration(learner, system, run, eval_tasks, args)
+        learner.iteration += 1
+        # a batch of groups is taken, whatever the workers play meanwhile
+        asked = time.time()
+        with run.timer("waiting"):
+            groups, pictures = collect(system, learner.iteration, args)
+        taken = time.time()
+        rollouts = [t for group in groups for t in group.done.values()]
+        for t in rollouts:
+            t.phase, t.policy, t.kind = learner.iteration, "rollouts", "rollout"
+        lag = staleness(groups, system.version)
+        assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
+        # trained on
+        with run.timer("training"):
+            set_advantages(groups, args)
+            metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
+            metrics |= update_actor(learner, groups, pictures, system.version, args)
+        trained, names = time.time(), names_of(rollouts)
+        warn_of_gap(run, metrics)
+        # and the new weights published
+        system.publish(learner.actor.model, system.version + 1)
+        times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
+        system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
+        keep(run, rollouts, pictures)
+        system.drop(names)
+        metrics |= system.players.metrics() | system.metrics()
+        if learner.iteration % args.eval_every == 0 and eval_tasks:
+            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
+            shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
+            run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
+        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        run.log(metrics, system.steps)
+        if learner.iteration % args.save_every == 0:
+            save(learner, system, run)
     system.pool.open = False
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, system, run)
@@ -1176,28 +1158,19 @@ def main(args):
     at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens history_images sft_epochs sft_batch_size
     group_size batch_size iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
     check_ranges(args, at_least_1, above_0="k")
+    if args.loss not in LOSSES:
+        raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
     if args.batch_size % args.group_size:
         raise UsageError(f"--batch-size {args.batch_size} is no multiple of --group-size {args.group_size}")
-    if args.engine and not args.lora_rank:
-        raise UsageError("--engine needs --lora-rank: after every batch it loads an adapter, not all weights")
-    if args.engine and args.lockstep:
-        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    check_files(args)
     if args.engine and args.num_servers > 1:
         raise UsageError("--engine is one server: --num-servers 1")
     if args.lockstep and args.resume:
         raise UsageError("--lockstep needs the weights of earlier versions, which no checkpoint has: begin it again")
-    parallel.start()
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
-    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
-    base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
-    learner = Learner(*vlm.load(*base), random.Random(args.seed))
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
-    if args.prompt_format == "chat" and not learner.processor.tokenizer.chat_template:
-        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
-    if args.engine and not is_chat(learner.processor, args.prompt_format):
+    learner = load_learner(args)
+    if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
@@ -1213,7 +1186,7 @@ def main(args):
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed, args)
+                restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
         pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
@@ -1233,4 +1206,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY})))
+    run_main(lambda: main(parse_args(Args)))

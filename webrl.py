@@ -6,9 +6,9 @@ critic and by feasibility, rolls the actor out on them, judges the rollouts with
 replay, and updates critic and actor by the KL-constrained loss (Eq. 12).
 
 The loss is the paper's squared error on sequence log-ratios with Eq. 15's advantages; the released code's differs in
-sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (TINY below): it drops actions of
-negative advantage, as the released code does, and it draws training instructions instead of generating new ones, with
-which single runs gained more. docs/webrl.md lists every difference and says why.
+sign, weight and scale. A model of 0.8 M parameters needs other values than Table 5's (`tiny=` below): it drops actions
+of negative advantage, as the released code does, and it draws training instructions instead of generating new ones,
+with which single runs gained more. docs/webrl.md lists every difference and says why.
 
     python webrl.py                                   # tiny model, an embedded shop, real Chromium, two CPU cores
     python webrl.py --curriculum                      # generated instructions with the tiny model, too
@@ -19,13 +19,12 @@ which single runs gained more. docs/webrl.md lists every difference and says why
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
-import asyncio
 import math
 import random
 import re
 from collections import Counter
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from functools import partial
 from typing import Literal
 
 import torch
@@ -33,16 +32,15 @@ import torch.nn.functional as F
 
 import envs
 from common import orm
-from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, parallel
-from common.lm.args import RunArgs, check_ranges, own_first, parse_args
-from common.lm.critic import make_critic, state_values, value_logits
-from common.lm.engine import Engine
-from common.lm.learn import adamw, mean_loss, warmup_cosine
-from common.lm.rollout import Player
-from common.lm.run import Run, run_main
+from common.errors import EnvFault, UsageError
+from common.lm import learn, llm, net, parallel
+from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
+from common.lm.learn import mean_loss, warmup_cosine
+from common.lm.net import Net, value_net
+from common.lm.run import run_main
+from common.lm.session import base_model, check_files, load_actor, session
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
-from common.replay import read_demos, read_labelled, step_lengths, steps_of
+from common.replay import prompt_lengths, read_demos, read_labelled, steps_of
 from tools import plot, view
 from variants.webrl import Variant, other_variants
 
@@ -50,6 +48,12 @@ from variants.webrl import Variant, other_variants
 @own_first
 @dataclass
 class Args(RunArgs):
+    # of those that all scripts share (common/lm/args.py)
+    cpu_threads: int = preset(0, tiny=2)
+    adam_eps: float = preset(1e-8, tiny=3e-5)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
+    micro_batch_tokens: int = preset(16384, tiny=768)
+
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
     and so does a run that was killed and resumed (slower)"""
@@ -57,7 +61,7 @@ class Args(RunArgs):
     # the environment
     env_id: str = "arena-v1/shop"
     """the environment (envs/__init__.py lists them)"""
-    num_envs: int = 16
+    num_envs: int = preset(16, tiny=16, smoke=4)
     """episodes played at once, each in a browser context of its own"""
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch (slower)"""
@@ -83,49 +87,49 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every phase it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = 2048
+    max_new_tokens: int = preset(2048, tiny=48)
     """longest action in tokens"""
     prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
     """plain text; the same in the model's chat template; or the released WebRL checkpoints' own format, HTML included;
     auto: chat where the tokenizer has a template"""
-    page_tokens: int = 12000
+    page_tokens: int = preset(12000, tiny=400)
     """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = 1186
+    num_demos: int = preset(1186, tiny=40, smoke=8)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = 1
+    sft_epochs: int = preset(1, tiny=24, smoke=4)
     """passes over the demonstrations"""
-    sft_batch_size: int = 128
+    sft_batch_size: int = preset(128, tiny=8)
     """steps per update of the fine-tuning"""
 
     # outcome reward model (Table 6)
     judge: str = "orm"
     """who says that an episode succeeded in training: orm, the outcome reward model trained here; env, the
     environment's true verdict; or the URL of a server with a trained ORM (OpenAI-compatible, with log-probs)"""
-    orm_model_id: str = ""
+    orm_model_id: str = preset("", tiny="assets/orm")
     """what the ORM starts from: the ORM of an earlier run (runs/RUN/checkpoints/.../orm) or a released one, a folder or
     a hub id with the tokenizer of --model-id; empty: --model-id"""
-    orm_episodes: int = 12200
+    orm_episodes: int = preset(12200, tiny=2800, smoke=32)
     """labelled episodes for the ORM (section B.3: 12,200): the start-up rollouts and the demonstrations, then
     --orm-data, drawn at random, then rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
     out"""
     orm_demos: int = 1186
     """the ORM's labelled episodes hold at most so many demonstrations: all of these are successes, and where they are
     many the ORM believes too much"""
-    orm_data: str = ""
+    orm_data: str = preset("", tiny="assets/orm/labelled.jsonl.gz", smoke="")
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
-    orm_learning_rate: float = 5e-6
+    orm_learning_rate: float = preset(5e-6, tiny=3e-4)
     """peak rate; warm-up over a tenth, then cosine"""
-    orm_epochs: int = 4
+    orm_epochs: int = preset(4, tiny=1)
     """passes over the labelled rollouts"""
-    orm_batch_size: int = 128
+    orm_batch_size: int = preset(128, tiny=64)
     """rollouts per update of the ORM"""
-    orm_page_first: bool = False
+    orm_page_first: bool = preset(False, tiny=True)
     """put the page before the instruction in the ORM's prompt (the paper: instruction, actions, page)"""
-    orm_lm_weight: float = 0.0
+    orm_lm_weight: float = preset(0.0, tiny=0.3)
     """weight of a language-model loss on the instruction's words in the ORM's training"""
     orm_threshold: float = 0.5
     """P(YES) above which an episode is a success (the paper, 0.5: YES is likelier than NO); higher where the ORM was
@@ -134,16 +138,16 @@ class Args(RunArgs):
     """rollouts on training instructions per phase that go on training the ORM as the policy moves"""
 
     # Algorithm 1
-    num_phases: int = 8
+    num_phases: int = preset(8, tiny=6, smoke=2)
     """phases N"""
-    start_episodes: int = 1186
+    start_episodes: int = preset(1186, tiny=300, smoke=12)
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
     start_buffer: Literal["rollouts", "both"] = "rollouts"
     """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
     demonstrations besides (the authors' runs began with the SFT data)"""
-    instructions_per_phase: int = 500
+    instructions_per_phase: int = preset(500, tiny=256, smoke=8)
     """new instructions K a phase"""
-    curriculum: bool = True
+    curriculum: bool = preset(True, tiny=False)
     """generate instructions from failed ones; off: draw from the training instructions"""
     fixed_instructions: bool = False
     """go on with the instructions of phase 1 (the paper's "w/o CL")"""
@@ -170,37 +174,37 @@ class Args(RunArgs):
     beta: float = 0.1
     """KL coefficient of Eq. 12: the log-ratio it asks for is A / beta, so a larger one moves less (the paper's main
     value is not stated; Figure 7 sweeps it); of awr and forward-kl: the temperature of their weights"""
-    gamma: float = 0.9
+    gamma: float = preset(0.9, tiny=1.0)
     """discount of Eq. 15"""
-    lam: float = 0.5
+    lam: float = preset(0.5, tiny=0.0)
     """lambda of Eq. 8 and 15: next-step against final-step advantage"""
-    advantage_floor: float = -math.inf
+    advantage_floor: float = preset(-math.inf, tiny=0.0)
     """lowest advantage: below 0 an action is pushed down, by up to |A| / beta in log-probability a phase"""
-    floored_keep: float = 1.0
+    floored_keep: float = preset(1.0, tiny=0.0)
     """share of the actions at the floor that enters the update: at a floor of 0 they only hold the policy in place"""
-    filter_quantile: float = 0.9
+    filter_quantile: float = preset(0.9, tiny=0.5)
     """of digirl: trajectories whose outcome minus V of their first page is at or above this quantile (released: 0.9)"""
-    learning_rate: float = 1e-6
+    learning_rate: float = preset(1e-6, tiny=3e-4)
     """the actor's rate"""
-    critic_learning_rate: float = 1e-6
+    critic_learning_rate: float = preset(1e-6, tiny=3e-4)
     """the critic's rate"""
-    anneal_lr: bool = False
+    anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = preset(1.0, tiny=0.1)
     """clip of the norm of Eq. 12's gradient; when it is below most norms, every batch moves the actor equally far (the
     critic's, the ORM's and the fine-tuning's: 1)"""
-    batch_size: int = 128
+    batch_size: int = preset(128, tiny=8)
     """steps (state, action) per update"""
-    actor_epochs: int = 1
+    actor_epochs: int = preset(1, tiny=2)
     """passes over a phase's data for the actor"""
     critic_epochs: int = 1
     """passes over a phase's data for the critic"""
-    critic_warmup_epochs: int = 0
+    critic_warmup_epochs: int = preset(0, tiny=1)
     """passes over the start-up rollouts that the critic gets before phase 1"""
-    critic_first: bool = True
+    critic_first: bool = preset(True, tiny=False)
     """update the critic on a phase's rollouts before it values them (the released code); off: after, so that no
     advantage comes from a critic that has seen the outcome"""
-    critic_replay: Literal["success", "both", "none"] = "success"
+    critic_replay: Literal["success", "both", "none"] = preset("success", tiny="both")
     """what the critic sees beside fresh rollouts: the actor's replay (Algorithm 1); as many steps of old rollouts of
     both outcomes; or nothing (V of pi_old in Figure 10)"""
 
@@ -209,66 +213,23 @@ class Args(RunArgs):
     """replay successful trajectories of earlier phases"""
     replay_failures: bool = False
     """and failed ones, with their advantages"""
-    replay_ratio: float = 2.0
+    replay_ratio: float = preset(2.0, tiny=0.5)
     """replayed steps at most this many times the fresh ones"""
-    perplexity_low: float = 1 / 0.95
+    perplexity_low: float = preset(1 / 0.95, tiny=1.0)
     """actor confidence filter: lowest perplexity of a replayed action"""
     perplexity_high: float = 1 / 0.5
     """actor confidence filter: highest perplexity of a replayed action"""
 
     # evaluation
-    eval_tasks: int = 165
+    eval_tasks: int = preset(165, tiny=48, smoke=3)
     """tasks of the eval split played after every phase, greedily (165: WebArena-Lite has as many)"""
-    test_tasks: int = 165
+    test_tasks: int = preset(165, tiny=200, smoke=6)
     """tasks of the test split played at the start and at the end, greedily"""
-    control: bool = False
+    control: bool = preset(False, tiny=True)
     """at the end, fine-tune the start on its demonstrations for as many updates as reinforcement made, and test that,
     too: a gain without this control is no gain"""
 
 
-# What the tiny model needs instead of the paper's values; docs/webrl.md explains each.
-TINY = dict(
-    cpu_threads=2,
-    adam_eps=3e-5,
-    max_new_tokens=48,
-    page_tokens=400,
-    num_demos=40,
-    sft_learning_rate=1e-3,
-    sft_epochs=24,
-    sft_batch_size=8,
-    orm_model_id="assets/orm",
-    orm_episodes=2800,
-    orm_data="assets/orm/labelled.jsonl.gz",
-    orm_learning_rate=3e-4,
-    orm_epochs=1,
-    orm_batch_size=64,
-    orm_page_first=True,
-    orm_lm_weight=0.3,
-    start_episodes=300,
-    instructions_per_phase=256,
-    num_phases=6,
-    curriculum=False,
-    gamma=1.0,
-    lam=0.0,
-    advantage_floor=0.0,
-    floored_keep=0.0,
-    filter_quantile=0.5,
-    learning_rate=3e-4,
-    critic_learning_rate=3e-4,
-    anneal_lr=True,
-    critic_warmup_epochs=1,
-    critic_first=False,
-    critic_replay="both",
-    max_grad_norm=0.1,
-    batch_size=8,
-    micro_batch_tokens=768,
-    actor_epochs=2,
-    replay_ratio=0.5,
-    perplexity_low=1.0,
-    eval_tasks=48,
-    test_tasks=200,
-    control=True,
-)
 # And elsewhere than in the shop that the above was found on: more templates want more demonstrations (five of each);
 # where no reward model has been trained before, a run's own begins with the base model.
 TWO_SITES = dict(num_demos=260, sft_epochs=8)
@@ -287,7 +248,7 @@ more: what gains here is learning from what the judge accepts (docs/webrl.md).""
 
 def variant(args):
     """What the environment changes of the tiny preset."""
-    if args.preset == "paper" or not llm.is_tiny(args.model_id) or args.env_id == Args.env_id:
+    if args.preset != "tiny" or not llm.is_tiny(args.model_id) or args.env_id == Args.env_id:
         return {}
     if args.env_id.startswith("arena-v1"):
         return TWO_SITES
@@ -343,23 +304,17 @@ def in_confidence_band(perplexity, low=1 / 0.95, high=1 / 0.5):
 # -------------------------------------------------------------------------------------------------------- the networks
 @dataclass
 class Learner:
-    """The networks, their optimisers and the script's random state: what a checkpoint holds."""
+    """The networks and the script's random state: what a checkpoint holds."""
 
-    actor: torch.nn.Module
-    tokenizer: object
+    actor: Net
     rng: random.Random
-    optimizer: torch.optim.Optimizer | None = None
-    critic: torch.nn.Module | None = None
-    critic_optimizer: torch.optim.Optimizer | None = None
-    orm: torch.nn.Module | None = None
-    orm_optimizer: torch.optim.Optimizer | None = None
+    critic: Net | None = None
+    orm: Net | None = None
     phase: int = -2  # the last one done; -1: fine-tuned, 0: ready for phase 1
     updates: int = 0
 
-    def networks(self):
-        """(name, module, optimiser or None) of what there is yet."""
-        each = ("actor", self.actor, self.optimizer), ("critic", self.critic, self.critic_optimizer)
-        return [one for one in (*each, ("orm", self.orm, self.orm_optimizer)) if one[1] is not None]
+    def nets(self):
+        return {"actor": self.actor, "critic": self.critic, "orm": self.orm}
 
 
 @dataclass
@@ -397,70 +352,44 @@ class Memory:
 
 def save(learner, player):
     """A checkpoint: actor and ORM as Hugging Face folders, what the critic learns, optimisers and generators."""
-    weights, states = {}, {"rng": learner.rng.getstate(), "torch": torch.get_rng_state()}
-    for name, network, optimizer in learner.networks():
-        if name == "critic":
-            weights[name] = fsdp.trained(network)
-        else:
-            weights[name] = [fsdp.to_save(network), learner.tokenizer]
-        if optimizer is not None:
-            states[name] = fsdp.optimizer_state(optimizer)
     state = {"phase": learner.phase, "updates": learner.updates, "player": player.state()}
-    player.run.save_checkpoint(player.steps, weights, states, state)
+    player.run.save_checkpoint(player.steps, *net.states_of(learner.nets(), learner.rng), state)
 
 
 def restore(learner, memory, player, args):
     """Everything as it was at the run's last checkpoint."""
     run = player.run
-    checkpoint = run.resumed
-    state, tensors = checkpoint.state, checkpoint.tensors()
+    state = run.resumed.state
     learner.phase, learner.updates = state["phase"], state["updates"]
     if learner.phase < -1:  # stopped before there was anything to go on from
         run.start_over()
         return
     if learner.phase >= 0:
         make_judge_and_critic(learner, args)
-    for name, network, optimizer in learner.networks():
-        if name == "critic":
-            fsdp.fill(network, checkpoint.weights(name))  # the rest is the same base
-        else:
-            llm.load_trained(network, checkpoint.folder(name))
-        if optimizer is not None:
-            fsdp.load_optimizer(optimizer, tensors[name])
+    net.restore(run.resumed, learner.nets(), learner.rng)
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
     player.set_state(state["player"])
-    player.publish(learner.actor)
-    learner.rng.setstate(tensors["rng"])
-    torch.set_rng_state(tensors["torch"])
-
-
-def base_model(args):
-    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+    player.publish(learner.actor.model)
 
 
 def make_judge_and_critic(learner, args):
     """Before phase 1: the ORM from the base model, the critic from the SFT model, each where the flags want one, and
     the optimisers (the actor's is not the fine-tuning's)."""
-    learner.optimizer = make_optimizer(learner.actor, args.learning_rate, args)
+    learner.actor.begin(args.learning_rate)
     if args.judge == "orm":
-        learner.orm = make_orm(learner.actor, args)
-        learner.orm_optimizer = make_optimizer(learner.orm, args.orm_learning_rate, args)
+        learner.orm = make_orm(learner.actor, args).begin(args.orm_learning_rate)
     if VARIANTS[args.loss].critic or args.curriculum:
-        learner.critic = make_critic(learner.actor)
-        learner.critic_optimizer = make_optimizer(learner.critic, args.critic_learning_rate, args)
+        learner.critic = value_net(learner.actor).begin(args.critic_learning_rate)
 
 
 def make_orm(actor, args):
     """The ORM before its training: --orm-model-id, or the base model (with LoRA: new adapters on the actor's)."""
     if args.orm_model_id or not args.lora_rank:
-        return llm.load(args.orm_model_id or args.model_id, *base_model(args)[1:])[0]
-    return llm.new_adapters(llm.copy_network(actor))
-
-
-def make_optimizer(model, learning_rate, args):
-    """AdamW over what is trained of a model."""
-    return adamw(model, learning_rate, betas=(0.9, 0.98), eps=args.adam_eps, weight_decay=0.01)
+        model, _ = llm.load(args.orm_model_id or args.model_id, *base_model(args)[1:])
+    else:
+        model = llm.new_adapters(llm.copy_network(actor.model))
+    return replace(actor, model=model, optimizer=None)
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -654,22 +583,21 @@ def evolved_task(env, proposed, parent):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def set_ref_logprobs(steps, actor, tokenizer, args):
+def set_ref_logprobs(steps, actor, args):
     """log pi_ref(a | s, I) of the steps' actions into their `ref_logprob`: pi_ref is the actor as it is now, at the
     start of a phase. Returns the actions' perplexities."""
 
-    def score(batch):
-        prompts, actions = [step.prompt_ids for step in batch], [step.action_ids for step in batch]
-        logprobs, mask = llm.token_logprobs(actor, tokenizer, prompts, actions, args.temperature)
+    def score(part):
+        logprobs, mask = actor.logprobs(part, args.temperature)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
-    scores = learn.map_batches(score, steps, step_lengths(steps), args.micro_batch_tokens)
+    scores = actor.score(score, steps)
     for step, (logprob, _) in zip(steps, scores, strict=True):
         step.ref_logprob = logprob
     return [ppl for _, ppl in scores]
 
 
-def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
+def draw_replay(replay_buffer, actor, limit, rng, args):
     """Replay under the last actor (section 2.2): a random subset of the buffer's steps whose actions' perplexity is in
     the band, at most `limit`. Returns (steps, share of the scored actions that was in the band)."""
     candidates = steps_of(replay_buffer)
@@ -677,14 +605,14 @@ def draw_replay(replay_buffer, actor, tokenizer, limit, rng, args):
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
         chunk = candidates[scored : scored + 1024]
-        ppl = torch.tensor(set_ref_logprobs(chunk, actor, tokenizer, args))
+        ppl = torch.tensor(set_ref_logprobs(chunk, actor, args))
         inside = in_confidence_band(ppl, args.perplexity_low, args.perplexity_high)
         kept += [chunk[i] for i in inside.nonzero().flatten().tolist()]
         scored += len(chunk)
     return kept[:limit], len(kept) / max(1, scored)
 
 
-def set_advantages(steps, critic, pad_id, args):
+def set_advantages(steps, critic, args):
     """Eq. 15, or another Variant's advantage, into the steps' `advantage`, and V into their `value`. Only the states
     that these need are valued, t and t + 1; the others' values are NaN. Raises ValueError for an advantage that reads
     one of those."""
@@ -695,7 +623,7 @@ def set_advantages(steps, critic, pad_id, args):
         by_trajectory.setdefault(step.trajectory, []).append(step)
     for step in (step for trajectory in by_trajectory for step in trajectory.steps):
         step.value = None  # an earlier critic's
-    values = state_values(critic, [step.prompt_ids for step in needed], pad_id, args.micro_batch_tokens)
+    values = critic.values([step.prompt_ids for step in needed])
     for step, value in zip(needed, values, strict=True):
         step.value = value
     for trajectory, own in by_trajectory.items():
@@ -723,20 +651,15 @@ PAPER = Variant(paper_loss, paper_advantages, floor_advantages)
 VARIANTS = {"paper": PAPER} | other_variants(PAPER)
 
 
-def update_critic(learner, steps, epochs, rng, args):
+def update_critic(critic, steps, epochs, rng, args):
     """Eq. 7 on the steps' states and their trajectories' outcomes; the mean loss."""
-    critic, pad_id = learner.critic, learner.tokenizer.pad_token_id
 
     def loss_sum(part):
-        logits = value_logits(critic, [step.prompt_ids for step in part], pad_id)
+        logits = critic.value_logits([step.prompt_ids for step in part])
         outcomes = torch.tensor([step.trajectory.reward for step in part], device=logits.device)
         return critic_loss(logits, outcomes) * len(part)
 
-    def lengths(part):
-        return [len(step.prompt_ids) for step in part]
-
-    batches, tokens = learn.shuffled(steps, args.batch_size, epochs, rng), args.micro_batch_tokens
-    losses, _ = learn.descend(critic, learner.critic_optimizer, loss_sum, batches, lengths, tokens)
+    losses, _ = critic.descend(loss_sum, learn.shuffled(steps, args.batch_size, epochs, rng), prompt_lengths)
     return mean_loss(losses, "critic")
 
 
@@ -745,22 +668,19 @@ def update_actor(learner, steps, phase, rng, args):
     actor, variant, drifts = learner.actor, VARIANTS[args.loss], []
 
     def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        logprobs, _ = llm.token_logprobs(actor, learner.tokenizer, prompts, actions, args.temperature)
-        logprobs = logprobs.sum(dim=1)  # [N] log pi(a | s, I) of the whole action
+        logprobs = actor.action_logprobs(part, args.temperature)  # [N] log pi(a | s, I)
         reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
         advantage = None
         if variant.critic:
             advantage = torch.tensor([step.advantage for step in part], device=logprobs.device)
-        lengths = torch.tensor([len(action) for action in actions], device=logprobs.device)
+        lengths = torch.tensor([len(step.action_ids) for step in part], device=logprobs.device)
         return variant.loss(logprobs, reference, advantage, lengths, args) * len(part)
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
     rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
-    sizes = dict(lengths=step_lengths, tokens=args.micro_batch_tokens, max_norm=args.max_grad_norm)
-    losses, norms = learn.descend(actor, learner.optimizer, loss_sum, batches, rates=rates, **sizes)
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates)
     learner.updates += len(batches)
     if not losses:
         return {}
@@ -773,26 +693,15 @@ def update_actor(learner, steps, phase, rng, args):
     }
 
 
-def fine_tune(learner, demos, args, updates=0):
-    """Supervised fine-tuning on demonstrations; `updates` as in learn.fine_tune. The last pass's mean loss."""
-    actor, tokenizer = learner.actor, learner.tokenizer
-
-    def loss_sum(part):
-        prompts, actions = [step.prompt_ids for step in part], [step.action_ids for step in part]
-        return -llm.token_logprobs(actor, tokenizer, prompts, actions)[0].sum()
-
-    optimizer = make_optimizer(actor, args.sft_learning_rate, args)
-    return learn.fine_tune(actor, optimizer, steps_of(demos), loss_sum, args, updates)
-
-
 # ------------------------------------------------------------------------------------------- the outcome reward model
 def judge(learner, trajectories, args):
     """The ORM's opinion of each trajectory, P(YES), into its `judged`: None where a served one does not answer."""
-    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format)[0] for t in trajectories]
+    tokenizer = learner.actor.tokenizer
+    prompts = [orm_prompt(tokenizer, t, args.orm_page_first, args.prompt_format)[0] for t in trajectories]
     if learner.orm is not None:
-        scores = orm.p_yes(learner.orm, learner.tokenizer, prompts, args.micro_batch_tokens)
+        scores = orm.p_yes(learner.orm, prompts)
     else:
-        scores = orm.ask_p_yes(args.judge, [learner.tokenizer.decode(prompt) for prompt in prompts])
+        scores = orm.ask_p_yes(args.judge, [tokenizer.decode(prompt) for prompt in prompts])
     for trajectory, score in zip(trajectories, scores, strict=True):
         trajectory.judged = score
 
@@ -806,13 +715,19 @@ def has_judge(learner, args):
 def train_orm(learner, labelled, epochs, args):
     """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
     labelled = [t for t in labelled if t.verdict is not None]
-    prompts = [orm_prompt(learner.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
+    prompts = [orm_prompt(learner.orm.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
-    model, optimizer, verdicts = learner.orm, learner.orm_optimizer, [t.verdict for t in labelled]
     return orm.train(
-        model, learner.tokenizer, optimizer, ids, verdicts, args.orm_batch_size, epochs, args.seed, words,
-        args.orm_lm_weight, warmup_cosine, args.micro_batch_tokens,
-    )  # fmt: skip
+        learner.orm,
+        ids,
+        [t.verdict for t in labelled],
+        args.orm_batch_size,
+        epochs,
+        args.seed,
+        words,
+        args.orm_lm_weight,
+        warmup_cosine,
+    )
 
 
 def labelled_episodes(memory, args):
@@ -917,35 +832,34 @@ def start_values(learner, memory, player, tasks, args):
     pages.update({world: page for world, page in visited if page is not None})
     seen = [task for task in tasks if (task.site, task.seed) in pages]
     states = [player.prompt(task.instruction, [], pages[task.site, task.seed]) for task in seen]
-    values = state_values(learner.critic, states, learner.tokenizer.pad_token_id, args.micro_batch_tokens)
-    values = iter(values)
+    values = iter(learner.critic.values(states))
     return [next(values) if (task.site, task.seed) in pages else 0.0 for task in tasks]
 
 
-def update(learner, memory, rollouts, phase, rng, args):
-    """One phase's update (lines 17, 18): experience under the last actor, then the critic, then the actor. Metrics."""
+def experience(learner, memory, rollouts, rng, args):
+    """Line 17: a phase's rollouts and what is replayed, under the last actor; the critic's update, their advantages.
+    Returns (the steps that the actor is trained on, metrics)."""
     fresh = steps_of(rollouts)
-    set_ref_logprobs(fresh, learner.actor, learner.tokenizer, args)
-    experience, metrics = [], {}
+    set_ref_logprobs(fresh, learner.actor, args)
+    replayed, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
         buffer = memory.replay_buffer + [t for t in memory.rollouts if args.replay_failures and not t.reward]
-        experience, share = draw_replay(buffer, learner.actor, learner.tokenizer, limit, rng, args)
-        metrics |= {"replay/steps": len(experience), "replay/in_band": share}
-    steps = fresh + experience
+        replayed, share = draw_replay(buffer, learner.actor, limit, rng, args)
+        metrics |= {"replay/steps": len(replayed), "replay/in_band": share}
+    steps = fresh + replayed
     if learner.critic is not None:
         data = fresh if args.critic_replay == "none" else steps
         if args.replay and args.critic_replay == "both":
             old = steps_of(memory.rollouts)
             data = fresh + rng.sample(old, min(len(old), len(fresh)))
         if args.critic_first:
-            metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-        set_advantages(steps, learner.critic, learner.tokenizer.pad_token_id, args)
-        metrics |= value_metrics(fresh, experience)
+            metrics["losses/critic_loss"] = update_critic(learner.critic, data, args.critic_epochs, rng, args)
+        set_advantages(steps, learner.critic, args)
+        metrics |= value_metrics(fresh, replayed)
         if not args.critic_first:
-            metrics["losses/critic_loss"] = update_critic(learner, data, args.critic_epochs, rng, args)
-    steps = VARIANTS[args.loss].keep(steps, fresh, rng, args)
-    return metrics | update_actor(learner, steps, phase, rng, args)
+            metrics["losses/critic_loss"] = update_critic(learner.critic, data, args.critic_epochs, rng, args)
+    return VARIANTS[args.loss].keep(steps, fresh, rng, args), metrics
 
 
 def outcome_reward(trajectory, judged_by, threshold=0.5):
@@ -975,26 +889,18 @@ def main(args):
         raise UsageError(f"--loss {args.loss}: one of {', '.join(VARIANTS)}")
     if args.fixed_instructions and not args.curriculum:
         raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
-    if args.engine and not args.lora_rank:
-        raise UsageError("--engine needs --lora-rank: after every phase it loads an adapter, not all weights")
     if args.judge not in ("orm", "env") and not args.judge.startswith(("http://", "https://")):
         raise UsageError(f"--judge {args.judge}: orm, env or a URL")
-    if args.engine and args.lockstep:
-        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
-    if args.demos and not Path(args.demos).is_file():
-        raise UsageError(f"--demos {args.demos}: no such file")
-    parallel.start()
-    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
+    check_files(args)
+    learner = Learner(load_actor(args), random.Random(args.seed))
+    tokenizer = learner.actor.tokenizer
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
         orm.served_model(args.judge)
     if args.generator:
         llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
-    learner = Learner(*llm.load(*base_model(args)), random.Random(args.seed))
-    if args.prompt_format == "chat" and not learner.tokenizer.chat_template:
-        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
         other = llm.load_tokenizer(args.orm_model_id)
-        if other.get_vocab() != learner.tokenizer.get_vocab():
+        if other.get_vocab() != tokenizer.get_vocab():
             reason = (
                 f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=) to start from that"
             )
@@ -1003,44 +909,24 @@ def main(args):
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",
         page_tokens=args.page_tokens,
-        count_tokens=lambda text: len(learner.tokenizer.encode(text, add_special_tokens=False)),
+        count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         real_input=args.real_input,
         screenshots=args.screenshots,
         port=args.port,
         **{name: getattr(args, name) for name in envs.SITE_OPTIONS},
     )
-    with asyncio.Runner() as runner, Run.create(args, __file__, args.runs_dir, args.resume) as run:
 
-        def prompt(instruction, steps, obs):
-            return agent_prompt(learner.tokenizer, instruction, steps, obs, args.prompt_format)
+    def prompt(instruction, steps, obs):
+        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format)
 
-        player = Player(
-            env,
-            learner.actor,
-            learner.tokenizer,
-            prompt,
-            run,
-            runner,
-            num_envs=args.num_envs,
-            max_new_tokens=args.max_new_tokens,
-            lockstep=args.lockstep,
-            engine=Engine(args.engine, llm.stop_ids(learner.actor, learner.tokenizer)) if args.engine else None,
-        )
-        try:
-            train(args, env, run, player, learner)
-        except (KeyboardInterrupt, TooManyFaults):
-            if run.latest() is None:
-                save(learner, player)
-            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
-            raise
-        finally:
-            runner.run(env.close())
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+        train(args, env, player, learner)
 
 
-def train(args, env, run, player, learner):
+def train(args, env, player, learner):
     """Algorithm 1, and the evaluations around it."""
-    train_tasks, eval_tasks, test_tasks = tasks_of(env, args)
-    memory = begin(args, run, player, learner, train_tasks, test_tasks)  # lines 1 to 7
+    run, (train_tasks, eval_tasks, test_tasks) = player.run, tasks_of(env, args)
+    memory = begin(args, player, learner, train_tasks, test_tasks)  # lines 1 to 7
     for phase in range(learner.phase + 1, args.num_phases + 1):
         # lines 9 to 14: instructions
         tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
@@ -1058,7 +944,8 @@ def train(args, env, run, player, learner):
             checkable = sum(t.task.config is not None for t in rollouts)
             metrics["curriculum/checkable"] = checkable / max(1, len(rollouts))
             # 17, 18: the critic and the actor
-            metrics |= update(learner, memory, rollouts, phase, learner.rng, args)
+            steps, found = experience(learner, memory, rollouts, learner.rng, args)
+            metrics |= found | update_actor(learner, steps, phase, learner.rng, args)
             metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
         publish(learner, player)
         # 19, 20: buffer and failure set
@@ -1069,9 +956,9 @@ def train(args, env, run, player, learner):
         learner.phase = phase
         run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
         save(learner, player)
-        shown = "rollout/reward", "rollout/true_success", "orm/precision", "eval/success", "losses/policy_loss"
-        run.report(f"phase {phase}", metrics, *shown)
-    finish(args, run, player, learner, memory, test_tasks)
+        shown = "rollout/reward rollout/true_success orm/precision eval/success losses/policy_loss"
+        run.report(f"phase {phase}", metrics, shown)
+    finish(args, player, learner, memory, test_tasks)
 
 
 def tasks_of(env, args):
@@ -1088,15 +975,11 @@ def tasks_of(env, args):
     return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
 
 
-def begin(args, run, player, learner, train_tasks, test_tasks):
+def begin(args, player, learner, train_tasks, test_tasks):
     """Lines 1 to 7, or the run as it was at its last checkpoint: the Memory that the phases go on with."""
-    torch.manual_seed(args.seed)
-    if args.cpu_threads:
-        learn.use_threads(args.cpu_threads)
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
-    run.say(f"run folder {run.path}")
-    if run.resumed:
+    if player.run.resumed:
         restore(learner, memory, player, args)
     if learner.phase < -1:
         start_actor(learner, memory, player, train_tasks, args)
@@ -1105,8 +988,9 @@ def begin(args, run, player, learner, train_tasks, test_tasks):
     return memory
 
 
-def finish(args, run, player, learner, memory, test_tasks):
+def finish(args, player, learner, memory, test_tasks):
     """The control, the test, the summary and the pages."""
+    run = player.run
     control = fine_tuned_control(learner, memory, player, test_tasks, args) if args.control else []
     after = evaluate(learner, memory, player, test_tasks, "test after", args.num_phases, args)
     metrics = evaluation_metrics(after, "test_after") | orm.judge_metrics(after, "orm_test", args.orm_threshold)
@@ -1134,9 +1018,9 @@ def start_actor(learner, memory, player, train_tasks, args):
     if demos:
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner, demos, args)
-        run.save_start(fsdp.to_save(learner.actor), learner.tokenizer)
-    player.publish(learner.actor)
+            metrics["losses/sft_loss"] = learner.actor.fine_tune(steps_of(demos), args)
+        run.save_start(*learner.actor.weights())
+    player.publish(learner.actor.model)
     learner.phase = -1
     run.log(metrics, player.steps)
     save(learner, player)
@@ -1165,11 +1049,11 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
         make_judge_and_critic(learner, args)
     if learner.orm is not None and has_checks:
         metrics |= start_orm(learner, memory, player, train_tasks, args)
-        run.report("ORM", metrics, "orm/labelled", "orm_start/accuracy", "orm_start/auc", "orm_start/base_rate")
+        run.report("ORM", metrics, "orm/labelled orm_start/accuracy orm_start/auc orm_start/base_rate")
     if learner.critic is not None:
         with run.timer("training"):
             steps, epochs = steps_of(memory.rollouts), args.critic_warmup_epochs
-            metrics["losses/critic_loss"] = update_critic(learner, steps, epochs, learner.rng, args)
+            metrics["losses/critic_loss"] = update_critic(learner.critic, steps, epochs, learner.rng, args)
     learner.phase = 0
     run.log({**metrics, "charts/phase": 0}, player.steps)
     save(learner, player)
@@ -1184,11 +1068,11 @@ def fine_tuned_control(learner, memory, player, test_tasks, args):
     run.say(f"control: the start, fine-tuned for {learner.updates} updates more on its demonstrations")
     actor = run.latest().folder("actor")
     with run.timer("control"):
-        llm.load_trained(learner.actor, run.path / "start")
-        fine_tune(learner, demos, args, learner.updates)
+        llm.load_trained(learner.actor.model, run.path / "start")
+        learner.actor.fine_tune(steps_of(demos), args, learner.updates)
     publish(learner, player)
     episodes = evaluate(learner, memory, player, test_tasks, "test control", args.num_phases, args)
-    llm.load_trained(learner.actor, actor)  # the run's own again
+    llm.load_trained(learner.actor.model, actor)  # the run's own again
     publish(learner, player)
     return episodes
 
@@ -1196,7 +1080,7 @@ def fine_tuned_control(learner, memory, player, test_tasks, args):
 def publish(learner, player):
     """From here on the actor as it is now plays."""
     player.version += 1
-    player.publish(learner.actor)
+    player.publish(learner.actor.model)
 
 
 def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
@@ -1220,4 +1104,4 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {"tiny": TINY}, variant=variant)))
+    run_main(lambda: main(parse_args(Args, variant=variant)))

@@ -27,6 +27,7 @@ import distrl
 import envs
 from benchmarks.docs import write_docs
 from common.lm import llm
+from common.lm.args import values_of
 from common.lm.cluster import start_ray
 from common.lm.run import run_main
 
@@ -68,7 +69,9 @@ def settings(args, phones, sigma):
     own = distrl.Args(model_id=args.model, seed=args.seed, max_steps=args.max_steps)
     delay = f"{args.median}:{sigma}"
     return replace(
-        own, **distrl.TINY | {"num_workers": phones // held, "phones_per_worker": held, "phone_delay": delay}
+        own,
+        **values_of(distrl.Args, "tiny")
+        | {"num_workers": phones // held, "phones_per_worker": held, "phone_delay": delay},
     )
 
 

@@ -28,10 +28,11 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.lm import fsdp, learn, llm, vlm
+from common.lm import fsdp, learn, llm
 from common.lm.run import read_metrics, run_main
+from common.lm.session import load_actor
 from common.lm.stats import mean_ci, paired_difference, wilson
-from common.replay import TrajectoryStore
+from common.replay import TrajectoryStore, steps_of
 
 RESULTS = ROOT / "benchmarks/results/control.jsonl"
 SCRIPTS = "webrl.py", "crps.py", "grpo_async.py", "distrl.py", "digirl.py"
@@ -99,23 +100,19 @@ def fine_tuned(module, args, weights, demos, folder, updates=0):
     """Fine-tune a model as the script does: from `weights` (a folder of a run's actor; None: the base model) on `demos`
     (screenshots in the run's `folder`), for `updates` updates or else the script's passes. Returns (the actor and its
     tokenizer or processor, the loss)."""
-    base = args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
-    network = vlm if vlm.sees(args.model_id) else llm
-    actor, reader = network.load(*base)
+    load = getattr(module, "load_learner", None) or (lambda args: module.Learner(load_actor(args), random.Random(0)))
+    learner = load(args)
+    actor = learner.actor
     if weights is not None:
-        network.load_trained(actor, weights)
+        llm.load_trained(actor.model, weights)
     learn.use_threads(args.cpu_threads or 1)
-    rng, given = random.Random(args.seed), [demos]
-    if module.__name__ == "distrl":
-        tokenizer, processor = (reader, None) if network is llm else (reader.tokenizer, reader)
-        learner = module.Learner(actor, tokenizer, processor, rng, folder=folder)
-    else:
-        learner = module.Learner(actor, reader, rng)
-    if module.__name__ == "grpo_async":
+    if hasattr(learner, "folder"):  # distrl.py reads screenshots from there
+        learner.folder = folder
+    if hasattr(learner, "pictures"):  # grpo_async.py has them by name
         names = {step.screenshot for demo in demos for step in demo.steps}
-        given.append({name: (folder / name).read_bytes() for name in names})
-    loss = module.fine_tune(learner, *given, args, updates=updates)
-    return [actor, reader], loss
+        learner.pictures = {name: (folder / name).read_bytes() for name in names}
+    loss = actor.fine_tune(steps_of(demos), args, updates)
+    return [actor.model, actor.reader], loss
 
 
 def as_run(path, run, script, parts):

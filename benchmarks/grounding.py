@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import envs
 from common.actions import parse
-from common.lm import vlm
+from common.lm import llm
 from common.lm.run import run_main
 from common.lm.stats import wilson
 from common.visual import read_action
@@ -69,13 +69,13 @@ def kind(label):
 
 
 def main(args):
-    model, processor = vlm.load(args.model_id)
+    model, processor = llm.load(args.model_id, vision=True)
     seen, right = asyncio.run(look(args)), defaultdict(list)
     asked = list(seen.items())
     for first in range(0, len(asked), 64):
         part = asked[first : first + 64]
-        prompts = [vlm.encode(processor, f"click on {label}<image><answer>", [shot]) for (shot, label), _ in part]
-        answers = vlm.generate(model, processor, prompts, [0] * len(prompts), temperature=0.0, max_new_tokens=4)
+        prompts = [llm.encode(processor, f"click on {label}<image><answer>", [shot]) for (shot, label), _ in part]
+        answers = llm.generate(model, processor, prompts, [0] * len(prompts), temperature=0.0, max_new_tokens=4)
         for ((_, label), boxes), completion in zip(part, answers, strict=True):
             said = processor.tokenizer.decode(completion.ids, skip_special_tokens=True)
             right[kind(label)].append(hits(read_action(said, (args.side, args.side)), boxes))

@@ -66,7 +66,9 @@ def step(layout, folder):
     import torch
 
     import webrl
-    from common.lm import learn, llm
+    from common.lm import llm
+    from common.lm.net import Net, value_net
+    from common.replay import Step
 
     torch.set_num_threads(2)
     llm.load("assets/tiny", lora_rank=1)  # what the libraries take is not the layout's
@@ -75,31 +77,25 @@ def step(layout, folder):
     before = resident("VmRSS")
     rank = 16 if layout == "lora" else 0
     args = webrl.Args(model_id=folder, lora_rank=rank)
-    actor, tokenizer = llm.load(folder, rank)
-    networks = [actor, webrl.make_critic(actor)]
+    actor = Net(*llm.load(folder, rank), tokens=258)
+    networks = [actor, value_net(actor)]
     if layout == "released":
         reference, _ = llm.load(folder)
     if layout in ("full-orm", "lora"):
-        orm = webrl.make_orm(actor, args)
-        networks.append(orm)
-    optimizers = [webrl.make_optimizer(network, 1e-6, args) for network in networks]
-    prompts, actions = [list(range(2, 250))] * 2, [list(range(2, 12))] * 2
+        networks.append(webrl.make_orm(actor, args))
+    steps = [Step(range(2, 250), list(range(2, 12)), [], 0, "", "") for _ in range(2)]
     if layout == "released":
         with torch.no_grad():
-            llm.token_logprobs(reference, tokenizer, prompts, actions)
+            Net(reference, actor.reader, tokens=258).logprobs(steps)
 
-    def actor_loss(rows):
-        return -llm.token_logprobs(actor, tokenizer, [prompts[i] for i in rows], [actions[i] for i in rows])[0].sum()
+    def loss_of(network):
+        if network.is_value:
+            return lambda part: network.value_logits([step.prompt_ids for step in part]).sum()
+        return lambda part: -network.logprobs(part)[0].sum()
 
-    def critic_loss(rows):
-        return webrl.value_logits(networks[1], [prompts[i] for i in rows], 0).sum()
-
-    def judge_loss(rows):
-        return llm.token_logprobs(orm, tokenizer, [prompts[i] for i in rows], [actions[i] for i in rows])[0].sum()
-
-    for network, optimizer, loss in zip(networks, optimizers, (actor_loss, critic_loss, judge_loss), strict=False):
-        learn.descend(network, optimizer, loss, [[0, 1]], lambda rows: [258] * len(rows), 258)
-        optimizer.zero_grad()  # the networks learn in turn: their gradients are not held together
+    for network in networks:
+        network.begin(1e-6).descend(loss_of(network), [steps])
+        network.optimizer.zero_grad()  # the networks learn in turn: their gradients are not held together
     return resident("VmHWM") - before
 
 

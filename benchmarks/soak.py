@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))
 import webrl
 from common import orm
 from common.lm import checkpoint, learn, rollout
+from common.lm.args import values_of
 from common.lm.run import run_main
 from common.replay import TrajectoryStore
 from envs.arena import server
@@ -217,7 +218,7 @@ def main(args):
     last = checkpoint.latest(args.model)
     settings = replace(
         webrl.Args(),
-        **webrl.TINY
+        **values_of(webrl.Args, "tiny")
         | dict(
             model_id=str(last.folder("actor")) if last else args.model,
             exp_name="soak",

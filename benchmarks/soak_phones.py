@@ -26,6 +26,7 @@ sys.path.insert(0, str(ROOT))
 
 import distrl
 from benchmarks.soak import fifths, shared_memory
+from common.lm.args import values_of
 from common.lm.run import read_metrics, run_main
 from common.replay import TrajectoryStore
 
@@ -106,7 +107,7 @@ def main(args):
     counts = Counter()
     watcher = Watcher(args, counts)
     own = distrl.Args(env_id=args.env_id, model_id=args.model, exp_name="soak", seed=args.seed, runs_dir=args.runs_dir)
-    settings = distrl.TINY | dict(
+    settings = values_of(distrl.Args, "tiny") | dict(
         num_workers=args.workers,
         phones_per_worker=args.phones // args.workers,
         phone_delay=args.phone_delay,

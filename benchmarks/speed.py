@@ -29,10 +29,14 @@ import envs
 import webrl
 from benchmarks.docs import write_docs
 from common.lm import checkpoint, learn, llm
+from common.lm.args import values_of
+from common.lm.net import Net
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
+from common.replay import steps_of
 
 DOCS = ROOT / "docs/webrl.md"
+TINY = values_of(webrl.Args, "tiny")
 
 
 @dataclass
@@ -53,7 +57,7 @@ class Args:
 
 def play(args, folder, model, tokenizer, contexts, env, runner):
     """Episodes with that many contexts: (a row's figures, the trajectories)."""
-    settings = replace(webrl.Args(), **webrl.TINY, env_id="arena-v1", seed=args.seed)
+    settings = replace(webrl.Args(), **TINY, env_id="arena-v1", seed=args.seed)
     run = Run.create(settings, __file__, folder)
 
     def prompt(instruction, steps, obs):
@@ -81,7 +85,11 @@ def play(args, folder, model, tokenizer, contexts, env, runner):
 
 def plain_generation(model, tokenizer, prompts):
     """Tokens a second of transformers' own generate, one prompt a call, as a loop over one episode would."""
-    settings = dict(do_sample=True, max_new_tokens=webrl.TINY["max_new_tokens"], pad_token_id=tokenizer.pad_token_id)
+    settings = dict(
+        do_sample=True,
+        max_new_tokens=TINY["max_new_tokens"],
+        pad_token_id=tokenizer.pad_token_id,
+    )
     tokens, start = 0, time.perf_counter()
     for prompt in prompts:
         ids = torch.tensor([prompt.tolist()])
@@ -96,19 +104,17 @@ def batched_generation(model, tokenizer, prompts, size):
     for first in range(0, len(prompts), size):
         batch = prompts[first : first + size]
         seeds = range(first, first + len(batch))
-        tokens += sum(
-            len(c.ids) for c in llm.generate(model, tokenizer, batch, seeds, 1.0, webrl.TINY["max_new_tokens"])
-        )
+        tokens += sum(len(c.ids) for c in llm.generate(model, tokenizer, batch, seeds, 1.0, TINY["max_new_tokens"]))
     return tokens / (time.perf_counter() - start)
 
 
 def our_training(model_id, demos):
-    """Training tokens a second of `fine_tune`."""
-    args = replace(webrl.Args(), **webrl.TINY)
+    """Training tokens a second of `Net.fine_tune`."""
+    args = replace(webrl.Args(), **TINY)
     learn.use_threads(args.cpu_threads)
-    learner = webrl.Learner(*llm.load(model_id), random.Random(args.seed))
+    actor = Net(*llm.load(model_id), args.micro_batch_tokens, args.adam_eps)
     start = time.perf_counter()
-    webrl.fine_tune(learner, demos, args)
+    actor.fine_tune(steps_of(demos), args)
     return count_tokens(demos) / (time.perf_counter() - start)
 
 
@@ -125,8 +131,8 @@ def trainer(model_id, demos, folder, threads):
             rows.append({"input_ids": prompt + action, "labels": [-100] * len(prompt) + action})
     settings = TrainingArguments(
         output_dir=folder,
-        per_device_train_batch_size=webrl.TINY["sft_batch_size"],
-        learning_rate=webrl.TINY["sft_learning_rate"],
+        per_device_train_batch_size=TINY["sft_batch_size"],
+        learning_rate=TINY["sft_learning_rate"],
         num_train_epochs=1,
         train_sampling_strategy="group_by_length",
         use_cpu=True,
@@ -163,7 +169,7 @@ def main(args):
     last = checkpoint.latest(args.model)
     model_id = str(last.folder("actor")) if last else args.model
     model, tokenizer = llm.load(model_id)
-    length = webrl.TINY["page_tokens"]
+    length = TINY["page_tokens"]
     torch.set_num_threads(1)
     lines = ["| contexts | episodes a minute | steps a second | wall time in model calls | tokens a second in these |"]
     lines += ["|---|---|---|---|---|"]

@@ -39,6 +39,7 @@ from benchmarks.docs import write_docs
 from common.actions import parse
 from common.errors import UsageError
 from common.lm import checkpoint
+from common.lm.args import values_of
 from common.lm.run import run_main
 from common.lm.stats import mean_ci
 from envs.miniwob import SETS
@@ -230,6 +231,9 @@ QUICK = {
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
 
 
+TINY = values_of(webrl.Args, "tiny")
+
+
 @dataclass
 class Args:
     setting: Annotated[Literal[*SETTINGS], tyro.conf.Positional] = "shop"
@@ -238,7 +242,7 @@ class Args:
     """seeds 1 to N"""
     arms: tuple[Literal[*GROUPS, *ARMS], ...] = ("webrl",)
     """which arms (ARMS in this file), or groups of them (GROUPS)"""
-    phases: int = webrl.TINY["num_phases"]
+    phases: int = TINY["num_phases"]
     """phases N of every run"""
     quick: bool = False
     """a look at twelve arms in some fifteen minutes: one seed, one phase, few tasks (QUICK in this file); its figures
@@ -564,7 +568,7 @@ async def lack(env, tokenizer, task):
         argument = parse(text).argument
         if argument and argument not in KEYS and argument not in obs["text"] and argument not in task.instruction:
             return f"{argument!r} is neither on the page nor in the instruction"
-        if size(obs["text"]) > webrl.TINY["page_tokens"] or size(text) > webrl.TINY["max_new_tokens"]:
+        if size(obs["text"]) > TINY["page_tokens"] or size(text) > TINY["max_new_tokens"]:
             return f"a page of {size(obs['text'])} or an action of {size(text)} tokens"
         obs, *_, info = await env.step(text)
     return "" if info.get("score", 0.0) > 0 else "not solved within ten actions"

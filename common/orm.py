@@ -23,27 +23,27 @@ def answer_ids(tokenizer, prompt):
     return ids[0][0], ids[1][0]
 
 
-def yes_logit(model, tokenizer, prompts):
-    """log P(YES) - log P(NO) as the next token of each prompt (token id lists): a tensor [N], with gradient."""
+def yes_logits(net, prompts, answers):
+    """(log P(YES) - log P(NO) as the next token of each prompt (token id lists) [N], the last hidden states [N, L, D]),
+    with gradient. `answers`: `answer_ids`."""
     import torch
 
     from common.lm import llm
 
-    yes, no = answer_ids(tokenizer, prompts[0])
-    hidden, lengths = llm.hidden_states(model, prompts, tokenizer.pad_token_id)
+    hidden, lengths = llm.hidden_states(net.model, net.reader, prompts)
     last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
-    logits = llm.Head(model)(last, [yes, no])
-    return logits[:, 0] - logits[:, 1]
+    logits = llm.Head(net.model)(last, list(answers))
+    return logits[:, 0] - logits[:, 1], hidden
 
 
-def p_yes(model, tokenizer, prompts, tokens=4096):
-    """P(YES) / (P(YES) + P(NO)) for each prompt, as a list of floats; the trajectory is a success above 0.5."""
+def p_yes(net, prompts):
+    """P(YES) / (P(YES) + P(NO)) for each prompt by a common.lm.net.Net, as a list of floats."""
     from common.lm import learn
 
-    def score(batch):
-        return yes_logit(model, tokenizer, batch).sigmoid()
+    def score(part):
+        return yes_logits(net, part, answer_ids(net.tokenizer, part[0]))[0].sigmoid()
 
-    return learn.map_batches(score, prompts, [len(p) for p in prompts], tokens)
+    return learn.map_batches(score, prompts, [len(p) for p in prompts], net.tokens)
 
 
 def served_model(url):
@@ -92,42 +92,25 @@ def ask_p_yes(url, prompts):
         return parallel.broadcast(list(pool.map(ask, prompts)))
 
 
-def train(
-    model,
-    tokenizer,
-    optimizer,
-    prompts,
-    labels,
-    batch_size,
-    epochs,
-    seed,
-    lm_mask=None,
-    lm_weight=0.0,
-    schedule=None,
-    tokens=4096,
-):
+def train(net, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weight=0.0, schedule=None):
     """Cross-entropy of YES against NO on labelled trajectories.
 
-    prompts: token id lists; labels: 0 or 1 each. `lm_mask` (a list of 0/1 lists as long as the prompts) adds a language
-    model loss on the marked tokens, a mean per prompt weighted `lm_weight`: what makes a tiny judge read the
-    instruction (docs/webrl.md). `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the
-    last epoch.
+    net: a common.lm.net.Net with its optimiser, whose rate is the highest; prompts: token id lists; labels: 0 or 1
+    each. `lm_mask` (a list of 0/1 lists as long as the prompts) adds a language model loss on the marked tokens, a mean
+    per prompt weighted `lm_weight`: what makes a tiny judge read the instruction (docs/webrl.md).
+    `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the last epoch.
     """
     import torch
     import torch.nn.functional as F
 
     from common.lm import learn, llm
 
-    yes, no = answer_ids(tokenizer, prompts[0]) if prompts else (0, 0)
-    rate = optimizer.param_groups[0]["lr"]
-    head = llm.Head(model)
+    answers = answer_ids(net.tokenizer, prompts[0]) if prompts else (0, 0)
+    rate, head = net.optimizer.param_groups[0]["lr"], llm.Head(net.model)
 
     def loss_sum(rows):
         """Summed loss of the prompts with these indices."""
-        hidden, lengths = llm.hidden_states(model, [prompts[i] for i in rows], tokenizer.pad_token_id)
-        last = hidden[torch.arange(len(rows), device=hidden.device), lengths - 1]
-        answers = head(last, [yes, no])
-        logit = answers[:, 0] - answers[:, 1]
+        logit, hidden = yes_logits(net, [prompts[i] for i in rows], answers)
         target = torch.tensor([float(labels[i]) for i in rows], device=hidden.device)
         loss = F.binary_cross_entropy_with_logits(logit, target, reduction="sum")
         if not lm_weight:
@@ -146,8 +129,8 @@ def train(
     def lengths(rows):
         return [len(prompts[i]) for i in rows]
 
-    losses, _ = learn.descend(model, optimizer, loss_sum, batches, lengths, tokens, rates=rates)
-    learn.set_learning_rate(optimizer, rate)
+    losses, _ = net.descend(loss_sum, batches, lengths, rates=rates)
+    learn.set_learning_rate(net.optimizer, rate)
     return learn.mean_loss(losses[-(len(losses) // epochs) :] if epochs else [], "reward model")
 
 

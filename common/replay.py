@@ -341,6 +341,11 @@ def steps_of(trajectories: Iterable[Trajectory]) -> list[Step]:
     return found
 
 
+def prompt_lengths(steps: list[Step]) -> list[int]:
+    """Tokens of each step's prompt."""
+    return [len(step.prompt_ids) for step in steps]
+
+
 def step_lengths(steps: list[Step]) -> list[int]:
     """Tokens of each step's prompt and action."""
     return [len(step.prompt_ids) + len(step.action_ids) for step in steps]

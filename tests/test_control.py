@@ -15,6 +15,7 @@ import envs
 from benchmarks import comparison, control
 from common.errors import UsageError
 from common.lm import learn, llm
+from common.lm.args import values_of
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
@@ -45,7 +46,7 @@ def by_hand(run, updates):
     demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "oracle"]
     steps = [step for demo in demos for step in demo.steps]
     assert 0 < len(demos) <= args.num_demos  # what the oracle fails is no demonstration
-    optimizer = crps.make_optimizer(model, args.sft_learning_rate, args)
+    optimizer = learn.adamw(model, args.sft_learning_rate, (0.9, 0.98), args.adam_eps, 0.01)
     rng, batches = random.Random(args.seed), []
     while len(batches) < updates:
         batches += learn.random_batches(len(steps), args.sft_batch_size, rng)
@@ -100,7 +101,7 @@ def test_a_script_that_tests_on_tasks_from_all_over_its_split_is_controlled_on_t
     found = control.evaluation(path / "start", tmp_path / "evaluation", settings, tasks=asked)
     assert list(control.played(found, "test")) == asked  # these, in this order
     # distrl.py's learner is made in another way, of the same demonstrations
-    args = replace(distrl.Args(**distrl.TINY), env_id="phone/general", sft_epochs=1, cpu_threads=1)
+    args = replace(distrl.Args(**values_of(distrl.Args, "tiny")), env_id="phone/general", sft_epochs=1, cpu_threads=1)
     parts, loss = control.fine_tuned(distrl, args, None, control.demonstrations(path), path)
     assert loss > 0 and len(parts) == 2
 

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import crps
 from common.errors import UsageError
 from common.lm import learn, llm
+from common.lm.args import values_of
 from common.lm.rollout import Player
 from common.replay import Step, Trajectory
 from envs import Task
+from tests.nets import net_of
 
 outcomes_ = st.lists(st.sampled_from([0.0, 1.0]), min_size=2, max_size=12)
 
@@ -164,7 +166,7 @@ def group_of(number, rewards, entry=None, suffix=0, steps=6):
 
 
 def make_args(**changes):
-    return crps.Args(**{**crps.TINY, "preset": "tiny", "cpu_threads": 0, **changes})
+    return crps.Args(**{**values_of(crps.Args, "tiny"), "preset": "tiny", "cpu_threads": 0, **changes})
 
 
 def update(buffer, groups, **changes):
@@ -297,7 +299,7 @@ def test_a_batch_keeps_the_groups_that_can_be_compared():
     buffer = {}
     update(buffer, [group_of(1, [1.0, 0.0])], beta_min=0.5, beta_max=0.5)
     args = make_args(group_size=4, groups_per_iteration=4, p_replay=0.0)
-    learner = crps.Learner(None, None, random.Random(1))
+    learner = crps.Learner(None, random.Random(1))
     win, loss = (1.0, "a"), (0.0, "a")
     outcomes = [win, loss, None, None, win, None, None, None, loss, loss, (0.0, "b"), loss, None, win, loss, loss]
     player = Playing(outcomes)
@@ -356,8 +358,8 @@ def sampled(model, tokenizer, groups, shift=0.0):
 def update_once(tiny, groups, reference=None, **changes):
     """`update_actor` on a copy of the model: (gradient of its last minibatch, the copy, metrics)."""
     actor, args = copy.deepcopy(tiny[0]), make_args(anneal_lr=False, max_grad_norm=1e9, minibatch_size=999, **changes)
-    optimizer = torch.optim.SGD(actor.parameters(), lr=0.0)
-    learner = crps.Learner(actor, tiny[1], random.Random(0), optimizer, reference=reference)
+    reference = reference and net_of(reference, tiny[1], args)
+    learner = crps.Learner(net_of(actor, tiny[1], args, sgd=True), random.Random(0), reference=reference)
     crps.set_advantages(groups, learner, args)
     metrics = crps.update_actor(learner, groups, PlayerStub(), args)
     gradients = [p.grad.flatten() for p in actor.parameters() if p.grad is not None]
@@ -439,7 +441,7 @@ def test_an_update_makes_successes_likelier(tiny, algorithm):
     sampled(*tiny, groups)
     before = {id(s): sum(s.logprobs) for g in groups for t in g.rollouts for s in t.steps}
     actor, args = copy.deepcopy(tiny[0]), make_args(algorithm=algorithm, learning_rate=1e-3, anneal_lr=False)
-    learner = crps.Learner(actor, tiny[1], random.Random(0), crps.make_optimizer(actor, 1e-3, args))
+    learner = crps.Learner(net_of(actor, tiny[1], args, 1e-3), random.Random(0))
     crps.set_advantages(groups, learner, args)
     crps.update_actor(learner, groups, PlayerStub(), args)
     sampled(actor.eval(), tiny[1], groups)
@@ -471,9 +473,9 @@ def test_the_reference_holds_the_policy(tiny):
 
 
 def test_ppo_values_states_and_normalises_over_the_batch(tiny):
-    critic = torch.nn.ModuleDict({"body": tiny[0], "head": torch.nn.Linear(32, 1)})
-    learner = crps.Learner(tiny[0], tiny[1], random.Random(0), critic=critic)
     groups, args = mixed_groups(), make_args(algorithm="ppo", gamma=0.9, gae_lambda=0.8)
+    critic = net_of(torch.nn.ModuleDict({"body": tiny[0], "head": torch.nn.Linear(32, 1)}), tiny[1], args)
+    learner = crps.Learner(net_of(*tiny, args), random.Random(0), critic=critic)
     restored = max((t for g in groups for t in g.rollouts), key=lambda t: len(t.steps))
     restored.prefix = 2
     crps.set_advantages(groups, learner, args)
@@ -482,7 +484,7 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
     for t in (t for g in groups for t in g.rollouts):
         steps = t.steps[t.prefix :]
         with torch.no_grad():
-            values = torch.stack([crps.value_logits(critic, [s.prompt_ids], 0)[0] for s in steps])
+            values = torch.stack([critic.value_logits([s.prompt_ids])[0] for s in steps])
         rewards = torch.zeros(len(steps))
         rewards[-1] = t.reward
         advantages = crps.gae(rewards, values, 0.9, 0.8)
@@ -495,16 +497,16 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
 
 def test_the_critic_learns_the_returns(tiny):
     torch.manual_seed(1)
-    critic = torch.nn.ModuleDict({"body": copy.deepcopy(tiny[0]), "head": torch.nn.Linear(32, 1)})
     args = make_args(algorithm="ppo", minibatch_size=999, micro_batch_tokens=40)
-    learner = crps.Learner(tiny[0], tiny[1], random.Random(0), critic=critic)
-    learner.critic_optimizer = crps.make_optimizer(critic, 1e-3, args)
+    body, head = copy.deepcopy(tiny[0]), torch.nn.Linear(32, 1)
+    critic = net_of(torch.nn.ModuleDict({"body": body, "head": head}), tiny[1], args, 1e-3)
+    learner = crps.Learner(net_of(*tiny, args), random.Random(0), critic=critic)
     groups = mixed_groups()
     groups[0].rollouts[0].prefix = len(groups[0].rollouts[0].steps) - 1
     crps.set_advantages(groups, learner, args)
     targets = [(s.prompt_ids, s.value) for g in groups for t in g.rollouts for s in t.steps[t.prefix :]]
     with torch.no_grad():
-        errors = [(crps.value_logits(critic, [prompt], 0).item() - value) ** 2 / 2 for prompt, value in targets]
+        errors = [(critic.value_logits([prompt]).item() - value) ** 2 / 2 for prompt, value in targets]
     losses = [crps.update_critic(learner, groups, args) for _ in range(20)]
     assert losses[0] == pytest.approx(fmean(errors), rel=1e-4)  # a mean over the steps of this batch
     assert losses[-1] < 0.5 * losses[0]

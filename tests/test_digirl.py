@@ -5,6 +5,7 @@ import random
 import re
 import signal
 from collections import deque
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from common.lm import checkpoint, llm
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from digirl import Args, Learner
+from tests.nets import net_of
 from tests.scripts import run_script
 from tests.test_demo import spread
 from tests.test_distrl import trajectory
@@ -51,7 +53,7 @@ def test_trajectories_that_went_better_than_expected_pass():
 @pytest.fixture
 def learner():
     torch.manual_seed(1)
-    made = Learner(*llm.load("assets/tiny"), random.Random(1))
+    made = Learner(net_of(*llm.load("assets/tiny"), Args()), random.Random(1))
     digirl.make_learner(made, Args())
     return made
 
@@ -61,22 +63,21 @@ def test_values_learn_the_outcome_and_the_actor_what_passes(learner):
     buffer = deque(trajectory(rng, reward=float(k % 2), steps=2) for k in range(4))
     args = Args(batch_size=16, instruction_updates=20, step_updates=20, actor_updates=5, cpu_threads=1, gamma=1.0,
                 learning_rate=1e-3, critic_learning_rate=3e-3, filter_quantile=0.5, adam_eps=1e-5)  # fmt: skip
+    learner.actor = replace(learner.actor, tokens=args.micro_batch_tokens, eps=args.adam_eps)
     digirl.make_learner(learner, args)
     first = digirl.filtered(learner, buffer, args)
     assert [t.reward for t in first] == [1.0, 1.0]  # every instruction has the value 0.5 still
     losses = digirl.update_values(learner, buffer, args)
     assert all(0 < loss < 0.69 for loss in losses.values())
-    starts = [list(t.steps[0].prompt_ids) for t in buffer]
-    values = digirl.values_of(learner, "instruction", starts, args).tolist()
+    values = learner.values["instruction"].values([t.steps[0].prompt_ids for t in buffer])
     assert max(values[0], values[2]) < min(values[1], values[3])
     digirl.set_advantages(learner, first, args)
     assert all(t.steps[-1].advantage > 0 for t in first)
     pairs = [(t, 1) for t in first]
 
     def score():
-        prompts, actions = zip(*[(t.steps[i].prompt_ids, t.steps[i].action_ids) for t, i in pairs])
         with torch.no_grad():
-            return llm.token_logprobs(learner.actor, learner.tokenizer, prompts, actions)[0].sum().item()
+            return learner.actor.logprobs([t.steps[i] for t, i in pairs])[0].sum().item()
 
     before = score()
     metrics = digirl.update_actor(learner, first, args)

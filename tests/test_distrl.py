@@ -20,11 +20,12 @@ import distrl
 from benchmarks import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
-from common.lm.args import parse_args
+from common.lm.args import parse_args, values_of
 from common.lm.evaluator import Album, Evaluator, Watched, served_model
 from common.replay import Step, Trajectory
 from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task
+from tests.nets import net_of
 
 REWARDS, VALUES = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.4, 0.6, 0.0])
 RATIOS = torch.tensor([0.5, 2.0, 0.8])
@@ -113,12 +114,12 @@ def test_the_outcome_alone_values_a_step_by_what_it_changes():
 
 def test_flags_win_over_what_the_variants_set():
     def parsed(*argv):
-        return parse_args(Args, {"tiny": distrl.TINY}, list(argv), distrl.variant)
+        return parse_args(Args, list(argv), distrl.variant)
 
     assert parsed().reward == "outcome" and parsed("--preset", "paper").reward == "return"
     released = parsed("--released", "--filter-quantile", "0.3")
     assert (released.reward, released.gamma, released.filter_quantile) == ("released", 0.5, 0.3)
-    assert released.batch_trajectories == distrl.TINY["batch_trajectories"]
+    assert released.batch_trajectories == values_of(distrl.Args, "tiny")["batch_trajectories"]
     digirl = parsed("--algorithm", "digirl", "--gamma", "0.7")
     assert (digirl.gamma, digirl.filter_quantile, digirl.importance_ratio) == (0.7, 0.9, False)
 
@@ -277,11 +278,17 @@ def base():
 @pytest.fixture
 def learner(base):
     torch.manual_seed(1)
-    made = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
+    made = Learner(net_of(llm.copy_network(base[0]), base[1], ARGS), random.Random(1))
     distrl.make_critics(made, ARGS)
     for critic in made.critics.values():
-        torch.nn.init.normal_(critic["head"].weight, std=0.05)
+        torch.nn.init.normal_(critic.model["head"].weight, std=0.05)
     return made
+
+
+def update(learner, batch, chosen, args):
+    """An iteration's updates: (metrics, assessments)."""
+    metrics, assessments = distrl.learn_values(learner, batch, chosen, 0, args)
+    return metrics | distrl.update_actor(learner, chosen, 0.0, args), assessments
 
 
 def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
@@ -294,9 +301,10 @@ def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
         for step in made.steps:  # alone, without padding
             ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
             with torch.no_grad():
-                logits = learner.actor(ids).logits[0].log_softmax(-1)
-                body = learner.critics["value"]["body"].model(ids[:, : len(step.prompt_ids)]).last_hidden_state[0, -1]
-                values.append(learner.critics["value"]["head"](body).sigmoid().item())
+                logits = learner.actor.model(ids).logits[0].log_softmax(-1)
+                critic = learner.critics["critic_value"].model
+                body = critic["body"].model(ids[:, : len(step.prompt_ids)]).last_hidden_state[0, -1]
+                values.append(critic["head"](body).sigmoid().item())
             start = len(step.prompt_ids) - 1
             logprob = sum(logits[start + k, token].item() for k, token in enumerate(step.action_ids))
             ratios.append(min(1.0, math.exp(logprob - sum(step.logprobs))))
@@ -318,10 +326,9 @@ def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
         assert found.td_errors == pytest.approx(distrl.td_errors(outcomes, value, 0.9).tolist(), abs=1e-4)
         end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
         with torch.no_grad():
-            state = learner.critics["trajectory"]["body"].model(end).last_hidden_state[0, -1]
-            assert found.filter_value == pytest.approx(
-                learner.critics["trajectory"]["head"](state).sigmoid().item(), abs=1e-4
-            )
+            critic = learner.critics["critic_trajectory"].model
+            state = critic["body"].model(end).last_hidden_state[0, -1]
+            assert found.filter_value == pytest.approx(critic["head"](state).sigmoid().item(), abs=1e-4)
 
 
 def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_threads(base, monkeypatch):
@@ -331,8 +338,8 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
 
     def fine_tuned(**options):
         args = replace(ARGS, sft_learning_rate=1e-4, adam_eps=1e-2, sft_batch_size=8, **options)
-        made = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
-        return made.actor, distrl.fine_tune(made, demos, args)
+        made = Learner(net_of(llm.copy_network(base[0]), base[1], args), random.Random(1))
+        return made.actor.model, distrl.fine_tune(made, demos, args)
 
     whole, first = fine_tuned(sft_epochs=1, cpu_threads=0, micro_batch_tokens=4096)
     with torch.no_grad():  # one batch: its loss is that of the weights before
@@ -393,14 +400,15 @@ def test_the_update_does_not_depend_on_micro_batches_or_padding(base):
     ends = []
     for tokens in (16, 100_000):
         torch.manual_seed(1)
-        one = Learner(llm.copy_network(base[0]), base[1], None, random.Random(1))
         args = replace(ARGS, micro_batch_tokens=tokens, adam_eps=1e-3)
+        one = Learner(net_of(llm.copy_network(base[0]), base[1], args), random.Random(1))
         distrl.make_critics(one, args)
         rng = random.Random(3)
         batch = [trajectory(rng, reward=float(k % 2), steps=1 + k) for k in range(4)]
-        metrics, assessments = distrl.update(one, batch, batch[1:], 0, 0.0, args)
+        metrics, assessments = update(one, batch, batch[1:], args)
         assert len(assessments) == 7 and assessments[1] is assessments[4]
-        ends.append([*map(weights_of, (one.actor, *one.critics.values())), torch.tensor(metrics["losses/policy_loss"])])
+        weights = [weights_of(net.model) for net in one.nets().values()]
+        ends.append([*weights, torch.tensor(metrics["losses/policy_loss"])])
     for first, second in zip(*ends, strict=True):
         assert torch.allclose(first, second, atol=1e-5)
 
@@ -410,23 +418,24 @@ def test_the_terminal_step_is_trained_on(learner):
     args = replace(ARGS, beta=0.0, advantage_floor=0.0, invalid_penalty=9.0, learning_rate=1e-3, actor_epochs=3)
     made = trajectory(random.Random(4), reward=1.0, steps=3, error="refused")
     made.steps[-1].error = ""
-    before = weights_of(learner.actor)
+    before = weights_of(learner.actor.model)
+    learner.actor.begin(args.learning_rate)
     (found,) = distrl.assess_all(learner, [made], args)
     assert [step.advantage > 0 for step in made.steps] == [False, False, True]  # the others' penalties
     start = made.steps[-1].ref_logprob
     metrics = distrl.update_actor(learner, [made], 0.0, args)
-    assert metrics["losses/trained_steps"] == 1 and not torch.equal(weights_of(learner.actor), before)
+    assert metrics["losses/trained_steps"] == 1 and not torch.equal(weights_of(learner.actor.model), before)
     distrl.assess_all(learner, [made], args)
     assert made.steps[-1].ref_logprob > start
 
 
 def test_exact_entropy_is_that_of_the_tokens(learner):
     steps = trajectory(random.Random(5), steps=2).steps
-    _, entropies = distrl.action_scores(learner, steps, replace(ARGS, entropy="exact"))
+    _, entropies = distrl.action_scores(learner.actor, steps, replace(ARGS, entropy="exact"))
     for step, entropy in zip(steps, entropies.tolist(), strict=True):
         ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
         with torch.no_grad():
-            chances = learner.actor(ids).logits[0, len(step.prompt_ids) - 1 : -1].softmax(-1)
+            chances = learner.actor.model(ids).logits[0, len(step.prompt_ids) - 1 : -1].softmax(-1)
         assert entropy == pytest.approx(-(chances * chances.log()).sum().item(), rel=1e-4)
 
 

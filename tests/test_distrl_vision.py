@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,14 +12,15 @@ from transformers import PreTrainedTokenizerFast
 
 import distrl
 from common.errors import UsageError
-from common.lm import llm, vlm
+from common.lm import llm
 from common.lm.checkpoint import latest
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from distrl import Args, Learner
+from distrl import Args
 from envs import make
 from tests import test_vlm
 from tests.scripts import run_script
+from tests.test_distrl import update
 
 ROOT = Path(__file__).resolve().parent.parent
 SPECIAL = "<pad> <eos> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>".split()
@@ -82,13 +82,14 @@ def demos(args):
 
 def learner_of(args, demos, path):
     """A learner whose folder has the screenshots, and the trajectories."""
-    learner = Learner(*distrl.load_model(args), random.Random(1), folder=path)
+    learner = distrl.load_learner(args)
+    learner.folder = path
     store = TrajectoryStore(path / "trajectories.jsonl")
     made = [(replace(t, steps=[replace(step) for step in t.steps]), pictures) for t, pictures in demos]
     distrl.keep(type("Run", (), {"trajectories": store}), made)
     distrl.make_critics(learner, args)
     for critic in learner.critics.values():
-        torch.nn.init.normal_(critic["head"].weight, std=0.5)
+        torch.nn.init.normal_(critic.model["head"].weight, std=0.5)
     trajectories = [trajectory for trajectory, _ in made]
     for trajectory in trajectories:
         trajectory.reward = float(bool(trajectory.verdict))
@@ -115,18 +116,18 @@ def test_what_is_trained_on_is_what_was_sampled(args, demos, tmp_path):
     """Log-probs at sampling are the learner's own, with the screenshot from the disk; another one changes them."""
     learner, trajectories = learner_of(args, demos, tmp_path)
     sampled = trajectories[2]
-    logprobs = distrl.token_logprobs(learner, sampled.steps, 1.0)
+    logprobs, _ = learner.actor.logprobs(sampled.steps)
     for row, step in zip(logprobs.tolist(), sampled.steps, strict=True):
         assert row[: len(step.logprobs)] == pytest.approx(step.logprobs, abs=1e-4)
-    entropies = distrl.exact_entropies(learner, sampled.steps, 1.0)
+    entropies = learner.actor.entropies(sampled.steps)
     assert ((entropies > 0) & (entropies < 8 * 6)).all()  # at most log V a token
     entropies.mean().backward()  # tokens that cannot be sampled do not spoil it
-    gradients = [p.grad for p in learner.actor.parameters() if p.grad is not None]
+    gradients = [p.grad for p in learner.actor.model.parameters() if p.grad is not None]
     assert all(g.isfinite().all() for g in gradients) and any(g.any() for g in gradients)
-    learner.actor.zero_grad()
+    learner.actor.model.zero_grad()
     others = {step.screenshot for t in trajectories for step in t.steps} - {sampled.steps[0].screenshot}
     blind = replace(sampled, steps=[replace(sampled.steps[0], screenshot=sorted(others)[0])])
-    assert (distrl.token_logprobs(learner, blind.steps, 1.0)[0] - logprobs[0]).abs().max() > 1e-5
+    assert (learner.actor.logprobs(blind.steps)[0][0] - logprobs[0]).abs().max() > 1e-5
 
 
 def test_values_and_updates_do_not_depend_on_micro_batches(args, demos, tmp_path):
@@ -136,11 +137,11 @@ def test_values_and_updates_do_not_depend_on_micro_batches(args, demos, tmp_path
         learner, trajectories = learner_of(own, demos, tmp_path)
         torch.manual_seed(2)
         for critic in learner.critics.values():
-            torch.nn.init.normal_(critic["head"].weight, std=0.5)
-        metrics, assessments = distrl.update(learner, trajectories, trajectories, 0, 0.0, own)
-        weights = torch.cat([p.detach().flatten() for p in learner.actor.parameters()])
+            torch.nn.init.normal_(critic.model["head"].weight, std=0.5)
+        metrics, assessments = update(learner, trajectories, trajectories, own)
+        weights = torch.cat([p.detach().flatten() for p in learner.actor.model.parameters()])
         found.append((metrics, [a.filter_value for a in assessments], weights))
-        before = torch.cat([p.flatten() for p in distrl.load_model(own)[0].parameters()])
+        before = torch.cat([p.flatten() for p in distrl.load_learner(own).actor.model.parameters()])
         assert (weights - before).abs().max() > 1e-4  # something was learned
     (one, values, first), (many, same, second) = found
     assert values == pytest.approx(same, abs=1e-4) and len(set(map(float, values[:3]))) == 3
@@ -151,7 +152,7 @@ def test_values_and_updates_do_not_depend_on_micro_batches(args, demos, tmp_path
 
 
 def test_the_prompt_holds_no_image_token_of_the_task(folder):
-    processor = vlm.load_processor(str(folder))
+    processor = llm.load_processor(str(folder))
     picture = (ROOT / "docs/images/phone.png").read_bytes()
     obs = {"error": "off the screen", "screenshot": picture}
     for form in ("chat", "plain"):

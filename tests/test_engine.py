@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from common.errors import EnvFault, UsageError
-from common.lm import llm, vlm
+from common.lm import llm
 from common.lm.engine import Engine
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
@@ -149,11 +149,11 @@ class SeeingServer(Server):
                 part["type"] = "image"
         tokenizer = SeeingServer.processor.tokenizer
         text = tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
-        prompt = vlm.encode(SeeingServer.processor, text + " w7" * SeeingServer.other, pictures)
+        prompt = llm.encode(SeeingServer.processor, text + " w7" * SeeingServer.other, pictures)
         with Server.lock:
             Server.requests.append(body)
             settings = body["temperature"], body["max_tokens"]
-            (done,) = vlm.generate(Server.model, SeeingServer.processor, [prompt], [body["seed"]], *settings)
+            (done,) = llm.generate(Server.model, SeeingServer.processor, [prompt], [body["seed"]], *settings)
         logprobs = [{"token": str(i), "logprob": p, "top_logprobs": []} for i, p in zip(done.ids, done.logprobs)]
         message = {"role": "assistant", "content": tokenizer.decode(done.ids)}
         choice = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": logprobs}}
@@ -170,7 +170,7 @@ def seeing(tmp_path):
     tokenizer.chat_template = TEMPLATE
     for part in (model, images, tokenizer):
         part.save_pretrained(tmp_path / "model")
-    Server.model, SeeingServer.processor = vlm.load(str(tmp_path / "model"), lora_rank=4)
+    Server.model, SeeingServer.processor = llm.load(str(tmp_path / "model"), lora_rank=4, vision=True)
     Server.loaded, Server.unloaded, Server.requests = [], [], []
     Server.wrong = Server.no_ids = Server.broken = SeeingServer.other = False
     with ThreadingHTTPServer(("127.0.0.1", 0), SeeingServer) as http:
@@ -195,9 +195,9 @@ def test_an_agent_that_sees_is_sampled_by_the_server(tmp_path, seeing):
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
     assert len(rollouts) == 4
     for step in [step for t in rollouts for step in t.steps[:1]]:  # the first round has one picture
-        prompt = vlm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
-        model, processor = vlm.load(seeing[0])  # the adapter had not been trained
-        own, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+        prompt = llm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
+        model, processor = llm.load(seeing[0], vision=True)  # the adapter had not been trained
+        own, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
         assert own[0].tolist() == pytest.approx(step.logprobs, abs=1e-4)
 
 

@@ -18,7 +18,7 @@ from PIL import Image
 import grpo_async
 import webrl
 from common.errors import UsageError
-from common.lm import llm, vlm
+from common.lm import llm
 from common.lm.run import read_metrics
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
@@ -135,7 +135,7 @@ def test_webarena_rehearsed_killed_and_resumed(policy, guests, variables, tmp_pa
         done = [t.task.instruction for t in TrajectoryStore(run / "trajectories.jsonl")]
         assert len(done) == 5 and not Policy.held & set(done)
         Policy.go.set()
-        evaluation.main(evaluation.parse_args(evaluation.Args, {}, ["--resume", str(run)]))
+        evaluation.main(evaluation.parse_args(evaluation.Args, ["--resume", str(run)]))
     assert all(Policy.asked[instruction] == before[instruction] for instruction in done)
     out = capsys.readouterr().out
     assert "| success, % | 100.0 | 100.0 | 0.0 | 85.7 |" in out and "|  | Reddit | OSS | two sites | Avg. |" in out
@@ -187,7 +187,7 @@ def test_the_table_is_the_papers():
 
 
 def run_eval(tmp_path, *flags):
-    args = evaluation.parse_args(evaluation.Args, {}, ["--runs-dir", str(tmp_path), *flags])
+    args = evaluation.parse_args(evaluation.Args, ["--runs-dir", str(tmp_path), *flags])
     evaluation.main(args)
     return max(tmp_path.iterdir(), key=os.path.getmtime)
 
@@ -212,7 +212,7 @@ def test_a_server_plays_any_environment_and_what_faults_is_said(policy, tmp_path
         run_eval(tmp_path, *flags[2:], "--env-id", "arena", "--resume", str(run))
     Policy.refused = set()
     Policy.plans[third.instruction] = "nothing"
-    evaluation.main(evaluation.parse_args(evaluation.Args, {}, ["--resume", str(run)]))
+    evaluation.main(evaluation.parse_args(evaluation.Args, ["--resume", str(run)]))
     assert "0 of 3 tasks" in capsys.readouterr().out and Policy.asked[first.instruction] == len(played[0].steps)
 
 
@@ -243,10 +243,10 @@ def test_a_model_that_sees_plays(tmp_path, capsys):
     run = run_eval(tmp_path, *flags.split())
     assert "| tasks | 2 | 2 |" in capsys.readouterr().out
     trajectories = TrajectoryStore(run / "trajectories.jsonl")
-    model, processor = vlm.load("assets/tiny-vl")
+    model, processor = llm.load("assets/tiny-vl", vision=True)
     for step in [t.steps[0] for t in trajectories]:
-        prompt = vlm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
-        own, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+        prompt = llm.Prompt(step.prompt_ids, [(run / step.screenshot).read_bytes()])
+        own, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
         assert own[0].tolist() == pytest.approx(step.logprobs, abs=1e-4)
 
 
@@ -258,7 +258,7 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
     for part in (_, images, tokenizer):
         part.save_pretrained(tmp_path / "model")
     prompt = evaluation.SeeingPrompt(
-        grpo_async.agent_prompt, vlm.load_processor(tmp_path / "model"), {"history_images": 2}
+        grpo_async.agent_prompt, llm.load_processor(tmp_path / "model"), {"history_images": 2}
     )
     prompt.folder = tmp_path
     steps = [

@@ -19,10 +19,11 @@ import grpo_async
 from common import visual
 from common.actions import Action, ActionError, parse
 from common.errors import UsageError
-from common.lm import learn, vlm
+from common.lm import learn, llm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
+from tests.nets import net_of
 from tools import pretrain_vl
 
 FINITE = st.floats(-3, 3)
@@ -107,8 +108,9 @@ def test_weights_of_steps():
     assert step_weights(steps, "constant").tolist() == pytest.approx([0.1] * 3)
     assert step_weights(steps, "constant", k=4).tolist() == pytest.approx([0.25] * 3)
     assert step_weights(steps, "trajectory").tolist() == pytest.approx([0.2, 0.1, 0.05])
-    with pytest.raises(ValueError, match="neither"):
-        step_weights(steps, "none")
+    assert step_weights(steps, "none").tolist() == [1.0] * 3
+    with pytest.raises(ValueError, match="none of constant"):
+        step_weights(steps, "half")
 
 
 def test_advantages_are_those_of_the_population():
@@ -417,7 +419,7 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     template = SimpleNamespace(
         chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
     )
-    monkeypatch.setattr(grpo_async.vlm, "encode", lambda processor, text, images, turns=None: images)
+    monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
     obs = {"screenshot": b"now", "error": "covered"}
     processor = SimpleNamespace(tokenizer=template)
@@ -466,10 +468,10 @@ def played_groups(seeing, seed=0):
             steps = []
             for _ in range(rng.randint(1, 4)):
                 name = rng.choice(list(pictures))
-                prompt = vlm.encode(processor, "buy a small red cross<image><answer>", [pictures[name]])
+                prompt = llm.encode(processor, "buy a small red cross<image><answer>", [pictures[name]])
                 action = [rng.randrange(5, 90) for _ in range(rng.randint(1, 4))]
                 with torch.no_grad():
-                    logprobs, _ = vlm.token_logprobs(model, processor, [prompt], [action])
+                    logprobs, _ = llm.token_logprobs(model, processor, [prompt], [action])
                 behave = [value + rng.uniform(-0.5, 0.5) for value in logprobs[0].tolist()]
                 steps.append(Step(list(prompt), action, behave, 0, "", "", screenshot=name))
             group.done[member] = Trajectory(TASK, 0, 0, steps, reward=reward)
@@ -481,7 +483,7 @@ def fine_tuned(seeing, groups, **flags):
     """(model, loss of the last epoch) after fine-tuning on all of the groups' steps."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
     args = replace(grpo_async.Args(), prompt_format="plain", sft_learning_rate=1e-3, adam_eps=1e-2, **flags)
-    learner = grpo_async.Learner(model, processor, random.Random(0), None)
+    learner = grpo_async.Learner(net_of(model, processor, args), random.Random(0))
     demos = [t for group in groups for t in group.done.values()]
     return model, grpo_async.fine_tune(learner, demos, pictures, args)
 
@@ -492,8 +494,8 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
     tokens = [t for group in groups for trajectory in group.done.values() for t in trajectory.steps]
     with torch.no_grad():  # one batch: its loss is that of the weights before
         scored = [
-            vlm.token_logprobs(
-                seeing[0], seeing[1], [vlm.Prompt(s.prompt_ids, [seeing[2][s.screenshot]])], [s.action_ids]
+            llm.token_logprobs(
+                seeing[0], seeing[1], [llm.Prompt(s.prompt_ids, [seeing[2][s.screenshot]])], [s.action_ids]
             )[0].sum()
             for s in tokens
         ]
@@ -511,8 +513,7 @@ def gradient_of_update(seeing, groups, **flags):
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
     flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "prompt_format": "plain"} | flags
     args = replace(grpo_async.Args(), **flags)
-    learner = grpo_async.Learner(model, processor, random.Random(0), torch.optim.SGD(model.parameters(), lr=0.0))
-    learner.iteration = 1
+    learner = grpo_async.Learner(net_of(model, processor, args, sgd=True), random.Random(0), iteration=1)
     grpo_async.set_advantages(groups, args)
     metrics = grpo_async.update_actor(learner, groups, pictures, 0, args)
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
@@ -532,8 +533,8 @@ def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, di
                 continue
             trajectories += 1
             for step in t.steps:
-                prompt = vlm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
-                logprobs, _ = vlm.token_logprobs(model, processor, [prompt], [step.action_ids])
+                prompt = llm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
+                logprobs, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
                 for logprob, behave in zip(logprobs[0], step.logprobs, strict=True):
                     total = total + weight(t) * token(logprob, logprob.detach(), behave, advantage)
                     tokens += 1
@@ -588,8 +589,7 @@ def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
     flags = {"minibatches": 1, "update_epochs": 12, "prompt_format": "plain", "learning_rate": 3e-3}
     args = replace(grpo_async.Args(), **flags)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.learning_rate)
-    learner = grpo_async.Learner(model, processor, random.Random(0), optimizer, iteration=100)
+    learner = grpo_async.Learner(net_of(model, processor, args, args.learning_rate), random.Random(0), iteration=100)
     grpo_async.set_advantages(groups, args)
     first = grpo_async.update_actor(learner, groups, pictures, 0, replace(args, update_epochs=1))
     assert first["losses/clip_fraction"] == 0

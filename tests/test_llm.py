@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -11,6 +12,7 @@ import webrl
 from common import orm
 from common.errors import UsageError
 from common.lm import learn, llm
+from tests.nets import net_of
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +58,13 @@ def test_a_sample_does_not_depend_on_its_batch(tiny):
         assert alone.ids == together[i].ids
     other = llm.generate(model, tokenizer, prompts, [4, 5, 6], 1.0, 24)
     assert [c.ids for c in other] != [c.ids for c in together]
-    twice = llm.generate(model, tokenizer, [*prompts, *prompts[:2]], [1, 2, 3, 1, 2], 1.0, 24)  # each goes through once
+    twice = llm.generate(model, tokenizer, [*prompts, *prompts[:2]], [1, 2, 3, 1, 2], 1.0, 24)
     assert [c.ids for c in twice] == [together[i].ids for i in (0, 1, 2, 0, 1)]
 
 
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral"])
-def test_greedy_tokens_are_those_of_transformers_whatever_the_groups(family, monkeypatch):
-    """Rows that end early, prompts in one group and in many, a sliding window (its cache cannot be put together)."""
+def test_greedy_tokens_in_a_batch_are_those_of_single_prompts(family, monkeypatch):
+    """Rows that end early, prompts that go through in parts, a sliding window."""
     import transformers
 
     shape = dict(
@@ -85,9 +87,9 @@ def test_greedy_tokens_are_those_of_transformers_whatever_the_groups(family, mon
         out = model.generate(torch.tensor([prompt]), max_new_tokens=15, do_sample=False, eos_token_id=[1])
         slow.append(out[0, len(prompt) :].tolist())
     lengths = {len(tokens) for tokens in slow}
-    assert len(lengths) > 3 and min(lengths) < 6  # rows leave the batch
+    assert len(lengths) > 3 and min(lengths) < 6
     for tokens in (24, 100, 10_000):
-        monkeypatch.setattr(llm, "PREFILL_TOKENS", {"cpu": tokens})
+        monkeypatch.setattr(llm, "PREFILL_TOKENS", tokens)
         got = llm.generate(model, tokenizer, prompts, [0] * 12, 0.0, 15)
         assert [c.ids for c in got] == slow
         for prompt, completion in zip(prompts, got, strict=True):
@@ -207,13 +209,13 @@ def test_logprobs_are_those_of_the_models_own_forward(name, settings):
         ours, _ = llm.token_logprobs(model, tokenizer, [prompt], [action])
         (whole,) = llm.action_logits(model, tokenizer, [prompt], [action])
         head = llm.Head(model)
-        hidden, _ = llm.hidden_states(model, [prompt + action], 0)
+        hidden, _ = llm.hidden_states(model, tokenizer, [prompt], [action])
     assert torch.allclose(ours[0], own[range(3), action], atol=1e-5)
     assert torch.allclose(whole.log_softmax(dim=-1), own, atol=1e-5)
     assert torch.allclose(head(hidden, [3, 4]), head(hidden)[..., [3, 4]], atol=1e-5)  # what the judge compares
     plain = model.get_output_embeddings()(hidden).log_softmax(dim=-1)[0, 3:6]
     assert (plain - own).abs().max() > 0.1 or name == "llama"  # the matrix alone is not enough
-    llm.check_head(model, model.get_decoder(), name)
+    llm.check_head(model, name)
 
 
 def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
@@ -227,7 +229,7 @@ def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatc
 
     monkeypatch.setattr(model, "forward", scaled)
     with pytest.raises(UsageError, match="'mine' caps or scales its logits"):
-        llm.check_head(model, model.get_decoder(), "mine")
+        llm.check_head(model, "mine")
 
 
 def test_adapters_take_their_inputs_as_they_are(monkeypatch):
@@ -273,11 +275,12 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
     at_first = score(actor).item()
     step(actor)
     critic = llm.copy_network(actor)
-    judge = webrl.make_orm(actor, webrl.Args(model_id="assets/tiny", lora_rank=rank))
+    args = webrl.Args(model_id="assets/tiny", lora_rank=rank)
+    judge = webrl.make_orm(net_of(actor, tokenizer, args), args).model
     trained = score(actor).item()
     assert score(critic).item() == trained != at_first  # the critic starts as the trained actor ...
     assert score(judge).item() == pytest.approx(at_first, abs=1e-5)  # ... and the judge as the base
-    earlier = webrl.make_orm(actor, webrl.Args(model_id="assets/tiny", orm_model_id="assets/orm", lora_rank=rank))
+    earlier = webrl.make_orm(net_of(actor, tokenizer, args), replace(args, orm_model_id="assets/orm")).model
     assert score(earlier).item() == pytest.approx(score(llm.load("assets/orm")[0]).item(), abs=1e-5) != at_first
     for other in (critic, judge):
         step(other)
@@ -307,10 +310,10 @@ def test_trained_weights_come_back_from_a_checkpoint(tmp_path, rank):
     model.save_pretrained(tmp_path)
     again, _ = llm.load("assets/tiny", lora_rank=rank)
     prompt = tokenizer.encode(PAGES[1])
-    wanted = llm.hidden_states(model, [prompt], 0)[0]
-    assert not torch.equal(llm.hidden_states(again, [prompt], 0)[0], wanted)
+    wanted = llm.hidden_states(model, tokenizer, [prompt])[0]
+    assert not torch.equal(llm.hidden_states(again, tokenizer, [prompt])[0], wanted)
     llm.load_trained(again, tmp_path)
-    assert torch.equal(llm.hidden_states(again, [prompt], 0)[0], wanted)
+    assert torch.equal(llm.hidden_states(again, tokenizer, [prompt])[0], wanted)
 
 
 def test_the_judge_compares_two_logits(tiny):
@@ -318,7 +321,7 @@ def test_the_judge_compares_two_logits(tiny):
     prompts = [tokenizer.encode(p) for p in PAGES]
     yes, no = orm.answer_ids(tokenizer, prompts[0])
     assert yes != no
-    got = orm.p_yes(model, tokenizer, prompts)
+    got = orm.p_yes(net_of(model, tokenizer, webrl.Args()), prompts)
     for prompt, p in zip(prompts, got, strict=True):
         with torch.no_grad():
             logits = model(input_ids=torch.tensor([prompt])).logits[0, -1]
@@ -334,12 +337,12 @@ def test_the_judge_learns():
         a, b = rng.choice(words), rng.choice(words[:2])
         prompts.append(tokenizer.encode(f'page "{a}"\nTask Instruction: {b}\nSuccess:'))
         labels.append(a in words[:2])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    orm.train(model, tokenizer, optimizer, prompts, labels, 16, 8, seed=0)
-    quality = orm.quality(orm.p_yes(model, tokenizer, prompts), labels)
+    net = net_of(model, tokenizer, webrl.Args(), 3e-3)
+    orm.train(net, prompts, labels, 16, 8, seed=0)
+    quality = orm.quality(orm.p_yes(net, prompts), labels)
     assert quality["accuracy"] > 0.95 and quality["auc"] > 0.95
     unmarked = [[0] * len(prompt) for prompt in prompts]  # chat formats mark no words of the instruction
-    assert math.isfinite(orm.train(model, tokenizer, optimizer, prompts, labels, 16, 1, 0, unmarked, lm_weight=0.3))
+    assert math.isfinite(orm.train(net, prompts, labels, 16, 1, 0, unmarked, lm_weight=0.3))
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.8])

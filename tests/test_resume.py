@@ -17,7 +17,7 @@ from common.lm.args import parse_args
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
-from webrl import TINY, Args
+from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 8 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
@@ -124,11 +124,11 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
 def test_a_resumed_run_keeps_its_own_flags(tmp_path):
     saved = {"seed": 7, "beta": 0.3, "num_phases": 9, "a_flag_of_old": 1}
     (tmp_path / "args.json").write_text(json.dumps(saved))
-    args = parse_args(Args, {"tiny": TINY}, ["--resume", str(tmp_path), "--num-phases", "12"])
+    args = parse_args(Args, ["--resume", str(tmp_path), "--num-phases", "12"])
     assert (args.seed, args.beta, args.num_phases, args.resume) == (7, 0.3, 12, str(tmp_path))
     assert args.num_demos == Args.num_demos  # no preset on top
     with pytest.raises(UsageError, match="nothing to resume"):
-        parse_args(Args, {"tiny": TINY}, ["--resume", str(tmp_path / "nowhere")])
+        parse_args(Args, ["--resume", str(tmp_path / "nowhere")])
 
 
 FULL = """

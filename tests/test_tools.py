@@ -250,14 +250,14 @@ def test_an_exported_actor_is_one_model_that_computes_the_same(tmp_path, rank):
             if p.requires_grad:
                 p.add_(torch.randn_like(p) * 0.01)
     ids = tokenizer.encode(PAGE)
-    wanted = llm.hidden_states(model, [ids], 0)[0]
+    wanted = llm.hidden_states(model, tokenizer, [ids])[0]
     checkpoint.save(tmp_path / "run", 1, {"actor": [model, tokenizer]}, {}, {"state": {}, "global_step": 1})
     out = tmp_path / "agent"
     export.main(export.Args(run=str(tmp_path / "run"), out=str(out), dtype="float32"))
     assert not (out / "adapter_config.json").exists()
     exported = AutoModelForCausalLM.from_pretrained(out).eval()
     assert AutoTokenizer.from_pretrained(out).encode(PAGE) == ids
-    assert torch.allclose(llm.hidden_states(exported, [ids], 0)[0], wanted, atol=1e-5)
+    assert torch.allclose(llm.hidden_states(exported, tokenizer, [ids])[0], wanted, atol=1e-5)
 
 
 def test_export_says_what_it_cannot_do(tmp_path):

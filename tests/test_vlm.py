@@ -23,7 +23,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
-from common.lm import vlm
+from common.lm import llm
 
 WORDS = "<pad> <eos> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> user".split()
 WORDS += [f"w{n}" for n in range(60)]
@@ -109,7 +109,7 @@ def loaded(request, tmp_path_factory):
     model.save_pretrained(folder)
     for part in parts:
         part.save_pretrained(folder)
-    return AutoModelForImageTextToText.from_pretrained(folder).eval(), vlm.load_processor(folder)
+    return AutoModelForImageTextToText.from_pretrained(folder).eval(), llm.load_processor(folder)
 
 
 def picture(seed, size=(SIZE, SIZE)):
@@ -128,14 +128,14 @@ def prompts(processor):
 
     shapes = (("w2 w3", 1), ("w4", 2), ("w5 w6 w7 w8", 1), ("w9 w9 w9", 0))
     return [
-        vlm.encode(processor, text(words, n), [picture(10 * i + k) for k in range(n)])
+        llm.encode(processor, text(words, n), [picture(10 * i + k) for k in range(n)])
         for i, (words, n) in enumerate(shapes)
     ]
 
 
 def test_image_tokens_are_as_many_as_the_model_sees(loaded):
     model, processor = loaded
-    token = vlm.image_token(processor)
+    token = llm.image_token(processor)
     counts = [prompt.count(token) for prompt in prompts(processor)]
     assert counts[0] > 1 and counts == [counts[0], 2 * counts[0], counts[0], 0]
 
@@ -144,9 +144,9 @@ def test_training_gives_the_log_probs_of_sampling(loaded):
     model, processor = loaded
     given = prompts(processor)
     for temperature in (1.0, 0.7):
-        sampled = vlm.generate(model, processor, given, range(len(given)), temperature, 6, version=4)
+        sampled = llm.generate(model, processor, given, range(len(given)), temperature, 6, version=4)
         with torch.no_grad():
-            logprobs, mask = vlm.token_logprobs(model, processor, given, [c.ids for c in sampled], temperature)
+            logprobs, mask = llm.token_logprobs(model, processor, given, [c.ids for c in sampled], temperature)
         for completion, row, real in zip(sampled, logprobs, mask, strict=True):
             assert completion.version == 4 and real.sum() == len(completion.ids) == len(completion.logprobs)
             assert row[real].tolist() == pytest.approx(completion.logprobs, abs=2e-5)
@@ -156,29 +156,29 @@ def test_training_gives_the_log_probs_of_sampling(loaded):
 def test_a_row_does_not_depend_on_its_batch(loaded):
     model, processor = loaded
     given = prompts(processor)
-    together = vlm.generate(model, processor, given, [7, 8, 9, 10], 1.0, 5)
+    together = llm.generate(model, processor, given, [7, 8, 9, 10], 1.0, 5)
     for number, prompt in enumerate(given):
-        (alone,) = vlm.generate(model, processor, [prompt], [7 + number], 1.0, 5)
+        (alone,) = llm.generate(model, processor, [prompt], [7 + number], 1.0, 5)
         assert alone.ids == together[number].ids
         assert alone.logprobs == pytest.approx(together[number].logprobs, abs=2e-5)
-    again = vlm.generate(model, processor, given, [17, 18, 19, 20], 1.0, 5)
+    again = llm.generate(model, processor, given, [17, 18, 19, 20], 1.0, 5)
     assert [c.ids for c in again] != [c.ids for c in together]
 
 
 def test_pictures_matter_and_are_not_mixed_up(loaded):
     model, processor = loaded
     first = prompts(processor)[0]
-    other = vlm.Prompt(first, [picture(99)])
+    other = llm.Prompt(first, [picture(99)])
     with torch.no_grad():
-        both, _ = vlm.token_logprobs(model, processor, [first, other], [[20, 21]] * 2)
-        swapped, _ = vlm.token_logprobs(model, processor, [other, first], [[20, 21]] * 2)
+        both, _ = llm.token_logprobs(model, processor, [first, other], [[20, 21]] * 2)
+        swapped, _ = llm.token_logprobs(model, processor, [other, first], [[20, 21]] * 2)
     assert not torch.allclose(both[0], both[1], atol=1e-4)
     assert torch.allclose(both, swapped.flip(0), atol=1e-5)
 
 
 def test_gradients_reach_the_eyes(loaded):
     model, processor = loaded
-    logprobs, _ = vlm.token_logprobs(model, processor, prompts(processor)[:2], [[20], [21, 22]])
+    logprobs, _ = llm.token_logprobs(model, processor, prompts(processor)[:2], [[20], [21, 22]])
     logprobs.sum().backward()
     seen = [p.grad for name, p in model.named_parameters() if "vis" in name and p.grad is not None]
     assert seen and any(grad.abs().sum() > 0 for grad in seen)
@@ -188,10 +188,10 @@ def test_gradients_reach_the_eyes(loaded):
 def test_greedy_is_the_likeliest_token(loaded):
     model, processor = loaded
     given = prompts(processor)
-    sampled = vlm.generate(model, processor, given, [0] * 4, temperature=0.0, max_new_tokens=1)
+    sampled = llm.generate(model, processor, given, [0] * 4, temperature=0.0, max_new_tokens=1)
     with torch.no_grad():
         for prompt, completion in zip(given, sampled, strict=True):
-            every = [[token] for token in range(len(WORDS)) if token != vlm.image_token(processor)]
-            logprobs, _ = vlm.token_logprobs(model, processor, [prompt] * len(every), every)
+            every = [[token] for token in range(len(WORDS)) if token != llm.image_token(processor)]
+            logprobs, _ = llm.token_logprobs(model, processor, [prompt] * len(every), every)
             assert every[logprobs[:, 0].argmax().item()] == completion.ids
             assert logprobs.exp().sum().item() == pytest.approx(1.0, abs=1e-5)

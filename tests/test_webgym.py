@@ -612,13 +612,13 @@ def test_an_evaluation_that_reaches_its_cap_stops_and_goes_on(tmp_path, site, ju
         flags += ["--runs-dir", str(tmp_path / "runs")]
         monkeypatch.setenv("WEBGYM_JUDGE_CALLS", "15")  # 2, and 6 an episode
         with pytest.raises(BudgetSpent):
-            evaluation.main(evaluation.parse_args(evaluation.Args, {}, flags))
+            evaluation.main(evaluation.parse_args(evaluation.Args, flags))
         (run,) = (tmp_path / "runs").iterdir()
         assert f"go on with --resume {run}" in capsys.readouterr().out and len(judge.asked) == 15
         assert len((run / "trajectories.jsonl").read_text().splitlines()) == 2
         monkeypatch.delenv("WEBGYM_JUDGE_CALLS")
         judge.says = {"FACT": ["Verdict: NO"]}
-        evaluation.main(evaluation.parse_args(evaluation.Args, {}, ["--resume", str(run)]))
+        evaluation.main(evaluation.parse_args(evaluation.Args, ["--resume", str(run)]))
     out = capsys.readouterr().out
     assert "2 of 3 tasks" in out and "of test's, 0 are in train or eval" in out and "no cap on calls or tokens" in out
     assert len(list((run / "screenshots").iterdir())) >= 2  # what the judge saw is kept

@@ -17,11 +17,13 @@ import variants.webrl as variants
 import webrl
 from common.errors import UsageError
 from common.lm import learn, stats
-from common.lm.args import parse_args
+from common.lm.args import parse_args, values_of
+from common.lm.net import value_net
 from common.lm.rollout import Player
 from common.lm.run import Timer
 from common.replay import Step, Trajectory
 from envs import Task
+from tests.nets import net_of
 
 values_ = st.lists(st.floats(0.01, 0.99), min_size=1, max_size=12)
 
@@ -106,11 +108,11 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
 def test_digirl_values_the_first_page_of_a_step_that_is_replayed_alone():
     made = trajectory(random.Random(3), 4, 1.0)
     steps, args = webrl.steps_of([made]), make_args(loss="digirl")
-    actor, tokenizer = webrl.llm.load(args.model_id)
-    webrl.set_advantages([steps[2]], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    critic = value_net(net_of(*webrl.llm.load(args.model_id), args))
+    webrl.set_advantages([steps[2]], critic, args)
     assert [step.value for step in made.steps] == [0.5, None, 0.5, 0.5]  # V = 0.5 everywhere
     assert made.steps[2].advantage == pytest.approx(-0.05 + args.gamma) and made.steps[1].advantage is None
-    webrl.set_advantages([steps[3]], webrl.make_critic(actor), tokenizer.pad_token_id, args)
+    webrl.set_advantages([steps[3]], critic, args)
     assert made.steps[3].advantage == pytest.approx(-0.5 - 0.05 + 1 + 1)  # the last one: V after it is 0
     assert variants.passed(steps[2:], 0.5) == steps[2:]
 
@@ -126,14 +128,13 @@ def test_an_advantage_that_reads_a_state_without_a_value_is_an_error(monkeypatch
 
     monkeypatch.setattr(webrl, "advantages", gae)
     made, args = trajectory(random.Random(3), 4, 1.0), make_args()
-    actor, tokenizer = webrl.llm.load(args.model_id)
-    critic = webrl.make_critic(actor)
+    critic = value_net(net_of(*webrl.llm.load(args.model_id), args))
     steps = webrl.steps_of([made])
     made.steps[3].value = 0.9  # by an earlier critic: not to be used
     with pytest.raises(ValueError, match="reads V of states other than t and t . 1"):
-        webrl.set_advantages([steps[1]], critic, tokenizer.pad_token_id, args)
-    webrl.set_advantages([steps[2]], critic, tokenizer.pad_token_id, args)  # all that follow are valued
-    webrl.set_advantages(steps, critic, tokenizer.pad_token_id, args)
+        webrl.set_advantages([steps[1]], critic, args)
+    webrl.set_advantages([steps[2]], critic, args)  # all that follow are valued
+    webrl.set_advantages(steps, critic, args)
 
 
 def test_the_kind_of_an_episode_not_its_title_says_what_becomes_of_it():
@@ -197,13 +198,13 @@ def test_what_each_ablation_draws(monkeypatch):
     seen = {}
     monkeypatch.setattr(webrl, "update_critic", lambda learner, steps, *_: seen.update(critic=steps))
     monkeypatch.setattr(webrl, "update_actor", lambda learner, steps, *_: seen.update(actor=steps) or {})
-    actor, tokenizer = webrl.llm.load(make_args().model_id)
-    learner = webrl.Learner(actor, tokenizer, random.Random(0), critic=webrl.make_critic(actor))
+    actor = net_of(*webrl.llm.load(make_args().model_id), make_args())
+    learner = webrl.Learner(actor, random.Random(0), critic=value_net(actor))
     memory = webrl.Memory(set(), [], rollouts=[won, lost], replay_buffer=[won])
 
     def episodes(**flags):
         flags = dict(loss="paper", replay_ratio=9.0, perplexity_low=0.0, perplexity_high=1e30, floored_keep=1.0) | flags
-        webrl.update(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
+        update(learner, memory, fresh, 1, random.Random(0), make_args(**flags))
         return [{step.trajectory for step in seen[name]} for name in ("actor", "critic")]
 
     new, win, loss = fresh[0], won, lost
@@ -269,23 +270,35 @@ def trajectory(rng, steps, reward):
 def make_args(**changes):
     return webrl.replace(
         webrl.Args(),
-        **{**webrl.TINY, "preset": "tiny", "anneal_lr": False, "learning_rate": 0.0, "max_grad_norm": 1e9, **changes},
+        **{
+            **values_of(webrl.Args, "tiny"),
+            "preset": "tiny",
+            "anneal_lr": False,
+            "learning_rate": 0.0,
+            "max_grad_norm": 1e9,
+            **changes,
+        },
     )
+
+
+def update(learner, memory, rollouts, phase, rng, args):
+    """Lines 17 and 18. Metrics."""
+    steps, metrics = webrl.experience(learner, memory, rollouts, rng, args)
+    return metrics | webrl.update_actor(learner, steps, phase, rng, args)
 
 
 def actor_gradient(model, tokenizer, trajectories, args):
     import copy
 
-    actor = copy.deepcopy(model)
+    actor = net_of(copy.deepcopy(model), tokenizer, args, sgd=True)
     steps = webrl.steps_of(trajectories)
     for number, step in enumerate(steps):
         step.advantage = math.sin(number)
-    webrl.set_ref_logprobs(steps, actor, tokenizer, args)
+    webrl.set_ref_logprobs(steps, actor, args)
     for step in steps:
         step.ref_logprob -= 0.1
-    learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
-    webrl.update_actor(learner, steps, 1, random.Random(0), args)
-    return torch.cat([p.grad.flatten() for p in actor.parameters()])
+    webrl.update_actor(webrl.Learner(actor, random.Random(0)), steps, 1, random.Random(0), args)
+    return torch.cat([p.grad.flatten() for p in actor.model.parameters()])
 
 
 def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
@@ -308,16 +321,17 @@ def test_the_gradient_does_not_depend_on_the_micro_batch_nor_on_threads(tiny):
 def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
-    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), *tiny, make_args()))
+    actor = net_of(*tiny, make_args())
+    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), actor, make_args()))
     args = make_args(perplexity_low=every[50], perplexity_high=every[150])  # a band that holds half of them
-    steps, share = webrl.draw_replay(buffer, *tiny, limit=25, rng=random.Random(0), args=args)
+    steps, share = webrl.draw_replay(buffer, actor, limit=25, rng=random.Random(0), args=args)
     assert len(steps) == 25 and share == pytest.approx(101 / 200)  # all were scored
     references = [step.ref_logprob for step in steps]
-    again = webrl.set_ref_logprobs(steps, *tiny, args)
+    again = webrl.set_ref_logprobs(steps, actor, args)
     assert all(every[50] - 1e-3 <= ppl <= every[150] + 1e-3 for ppl in again)
     assert [step.ref_logprob for step in steps] == pytest.approx(references, abs=1e-4)
     narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
-    assert webrl.draw_replay(buffer, *tiny, limit=25, rng=rng, args=narrow) == ([], 0.0)
+    assert webrl.draw_replay(buffer, actor, limit=25, rng=rng, args=narrow) == ([], 0.0)
 
 
 @pytest.mark.parametrize("loss", ["paper", "sft"])
@@ -325,18 +339,19 @@ def test_an_update_moves_the_actions_the_right_way(tiny, loss):
     """One small step with real gradients: what has a positive advantage (or, for sft, succeeded) becomes likelier."""
     import copy
 
-    actor, rng = copy.deepcopy(tiny[0]), random.Random(5)
+    rng = random.Random(5)
     trajectories = [trajectory(rng, 3, 1.0), trajectory(rng, 3, 0.0)]
     steps = webrl.steps_of(trajectories)
     args = make_args(learning_rate=1e-3, actor_epochs=1, loss=loss, batch_size=6)
-    webrl.set_ref_logprobs(steps, actor, tiny[1], args)
+    actor = net_of(copy.deepcopy(tiny[0]), tiny[1], args, args.learning_rate)
+    webrl.set_ref_logprobs(steps, actor, args)
     for step in steps:
         step.advantage = 0.5 if step.trajectory.reward else -0.5
     before = {step: step.ref_logprob for step in steps}
-    learner = webrl.Learner(actor, tiny[1], random.Random(0), webrl.make_optimizer(actor, args.learning_rate, args))
+    learner = webrl.Learner(actor, random.Random(0))
     kept = [step for step in steps if step.trajectory.reward] if loss == "sft" else steps
     metrics = webrl.update_actor(learner, kept, 1, rng, args)
-    webrl.set_ref_logprobs(steps, actor, tiny[1], args)
+    webrl.set_ref_logprobs(steps, actor, args)
     change = {1.0: 0.0, 0.0: 0.0}
     for step in steps:
         change[step.trajectory.reward] += step.ref_logprob - before[step]
@@ -361,23 +376,21 @@ def test_the_schedule_reaches_the_rate_and_its_floor():
 
 def test_values_are_set_where_the_advantage_needs_them(tiny):
     rng = random.Random(3)
-    model, _ = tiny
-    head = torch.nn.Linear(32, 1)
-    critic = torch.nn.ModuleDict({"body": model, "head": head})
     trajectories = [trajectory(rng, 4, 1.0), trajectory(rng, 3, 0.0)]
     args = make_args(gamma=0.9, lam=0.5)
-    webrl.set_advantages(webrl.steps_of(trajectories), critic, 0, args)
+    critic = net_of(torch.nn.ModuleDict({"body": tiny[0], "head": torch.nn.Linear(32, 1)}), tiny[1], args)
+    webrl.set_advantages(webrl.steps_of(trajectories), critic, args)
     for made in trajectories:
         states = [s.prompt_ids for s in made.steps]
         with torch.no_grad():
-            values = torch.stack([webrl.value_logits(critic, [s], 0).sigmoid()[0] for s in states])
+            values = torch.stack([critic.value_logits([s]).sigmoid()[0] for s in states])
         expected = webrl.advantages(values, made.reward, 0.9, 0.5)
         assert [s.advantage for s in made.steps] == pytest.approx(expected.tolist(), abs=1e-5)
     # a single replayed step needs its own value and the next one's only
     alone = trajectory(rng, 4, 1.0)
-    webrl.set_advantages([webrl.steps_of([alone])[1]], critic, 0, args)
+    webrl.set_advantages([webrl.steps_of([alone])[1]], critic, args)
     with torch.no_grad():
-        values = torch.stack([webrl.value_logits(critic, [s.prompt_ids], 0).sigmoid()[0] for s in alone.steps])
+        values = torch.stack([critic.value_logits([s.prompt_ids]).sigmoid()[0] for s in alone.steps])
     assert alone.steps[1].advantage == pytest.approx(webrl.advantages(values, 1.0, 0.9, 0.5)[1].item(), abs=1e-5)
     assert alone.steps[0].value is None and alone.steps[3].value is None
 
@@ -414,13 +427,14 @@ def test_the_critic_begins_as_the_actor(lora_rank):
         for p in actor.parameters():
             if p.requires_grad:
                 p += 0.01 * torch.randn_like(p)
-    critic = webrl.make_critic(actor)
+    critic = value_net(net_of(actor, tokenizer, args))
     prompts = [tokenizer.encode("Task Instruction: log out\nAction History:\n")]
     with torch.no_grad():
         torch.testing.assert_close(
-            webrl.llm.hidden_states(critic["body"], prompts, 0)[0], webrl.llm.hidden_states(actor, prompts, 0)[0]
+            webrl.llm.hidden_states(critic.model["body"], tokenizer, prompts)[0],
+            webrl.llm.hidden_states(actor, tokenizer, prompts)[0],
         )
-        assert webrl.value_logits(critic, prompts, 0).tolist() == [0.0]  # V = 0.5
+        assert critic.value_logits(prompts).tolist() == [0.0]  # V = 0.5
 
 
 @pytest.mark.parametrize("critic_first", [True, False])
@@ -429,16 +443,12 @@ def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_firs
     rng = random.Random(4)
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
     args = make_args(critic_first=critic_first, replay=False, critic_learning_rate=1e-2, num_phases=1)
-    actor, tokenizer = webrl.llm.load(args.model_id)
-    learner = webrl.Learner(actor, tokenizer, random.Random(0), torch.optim.SGD(actor.parameters(), lr=0.0))
-    learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere
-    learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    learner = webrl.Learner(net_of(*webrl.llm.load(args.model_id), args, sgd=True), random.Random(0))
+    learner.critic = value_net(learner.actor).begin(args.critic_learning_rate)  # V = 0.5 everywhere
+    update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     values = [step.value for t in rollouts for step in t.steps]
     assert (values == [0.5] * len(values)) is not critic_first
-    after = webrl.state_values(
-        learner.critic, [s.prompt_ids for t in rollouts for s in t.steps], 0, args.micro_batch_tokens
-    )
+    after = learner.critic.values([s.prompt_ids for t in rollouts for s in t.steps])
     assert after != [0.5] * len(after)  # it was updated in both orders
     assert (values == pytest.approx(after, abs=1e-5)) is critic_first
 
@@ -448,16 +458,15 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     rng = random.Random(4)
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
     args = make_args(loss=loss, replay=False, num_phases=1, learning_rate=1e-3, actor_epochs=8)
-    actor, tokenizer = webrl.llm.load(args.model_id)
-    learner = webrl.Learner(actor, tokenizer, random.Random(0), webrl.make_optimizer(actor, args.learning_rate, args))
-    if loss != "sft":
-        learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: Eq. 15's sign is the outcome's
-        learner.critic_optimizer = webrl.make_optimizer(learner.critic, args.critic_learning_rate, args)
-    metrics = webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    actor = net_of(*webrl.llm.load(args.model_id), args, args.learning_rate)
+    learner = webrl.Learner(actor, random.Random(0))
+    if loss != "sft":  # V = 0.5 everywhere: Eq. 15's sign is the outcome's
+        learner.critic = value_net(actor).begin(args.critic_learning_rate)
+    metrics = update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     assert metrics["losses/policy_loss"] > 0
     won = webrl.steps_of([t for t in rollouts if t.reward])
     before = [step.ref_logprob for step in won]
-    webrl.set_ref_logprobs(won, actor, tokenizer, args)
+    webrl.set_ref_logprobs(won, actor, args)
     assert sum(step.ref_logprob for step in won) > sum(before) + 1
 
 
@@ -466,12 +475,10 @@ def test_what_passes_a_filter_is_trained_on_by_maximum_likelihood(loss):
     rng = random.Random(4)
     rollouts = [trajectory(rng, 3, float(won)) for won in (True, False, True, False)]
     args = make_args(loss=loss, replay=False, num_phases=1, learning_rate=0.0, filter_quantile=0.5)
-    actor, tokenizer = webrl.llm.load(args.model_id)
-    learner = webrl.Learner(actor, tokenizer, random.Random(0), webrl.make_optimizer(actor, 0.0, args))
-    if loss == "digirl":
-        learner.critic = webrl.make_critic(actor)  # V = 0.5 everywhere: the filters pass the successes' steps, all
-        learner.critic_optimizer = webrl.make_optimizer(learner.critic, 0.0, args)
-    metrics = webrl.update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
+    learner = webrl.Learner(net_of(*webrl.llm.load(args.model_id), args, 0.0), random.Random(0))
+    if loss == "digirl":  # V = 0.5 everywhere: the filters pass the successes' steps, all
+        learner.critic = value_net(learner.actor).begin(0.0)
+    metrics = update(learner, webrl.Memory(set(), []), rollouts, 1, rng, args)
     won = [step.ref_logprob for t in rollouts if t.reward for step in t.steps]
     assert metrics["losses/policy_loss"] == pytest.approx(-sum(won) / len(won), rel=1e-4)
 
@@ -508,7 +515,7 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
     monkeypatch.setattr(webrl, "judge", note("held"))
     run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=lambda _: None))
     player = SimpleNamespace(run=run, play=lambda *_: [])
-    learner = webrl.Learner(*tiny, random.Random(0))
+    learner = webrl.Learner(net_of(*tiny, make_args()), random.Random(0))
     metrics = webrl.start_orm(learner, webrl.Memory(set(), labelled), player, [labelled[0].task], make_args())
     assert len(parts["held"]) == 3 and len(parts["trained"]) == 27 and not parts["held"] & parts["trained"]
     assert metrics["orm/labelled"] == 90 and metrics["orm_start/episodes"] == 9
@@ -569,7 +576,7 @@ def test_new_instructions_pass_the_filters_and_report_a_shortfall():
     assert none == [] and counts["shortfall"] == 20
 
 
-def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_away_has_no_value(monkeypatch):
+def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_away_has_no_value():
     """Episodes show their worlds' first pages, demonstrations (which may be of another format) do not."""
     worlds = [Task(name, "shop", name, max_steps=3, seed=seed) for name, seed in (("a", 1), ("b", 2), ("c", 3))]
     memory, asked = webrl.Memory(set(), []), []
@@ -584,8 +591,8 @@ def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_a
 
     memory.add([episode(worlds[0], "test before", "seen before"), episode(worlds[1], "demo", "another's")], "both")
     player = SimpleNamespace(first_pages=first_pages, prompt=lambda instruction, steps, obs: obs["text"])
-    monkeypatch.setattr(webrl, "state_values", lambda critic, states, *_: [len(state) / 100 for state in states])
-    learner = SimpleNamespace(critic=None, tokenizer=SimpleNamespace(pad_token_id=0))
+    critic = SimpleNamespace(values=lambda states: [len(state) / 100 for state in states])
+    learner = SimpleNamespace(critic=critic)
     for _ in range(2):
         values = webrl.start_values(learner, memory, player, [*worlds, worlds[1]], webrl.Args())
         assert values == [0.11, 0.08, 0.0, 0.08]
@@ -634,13 +641,16 @@ def test_error_types_follow_their_rules():
 
 # ----------------------------------------------------------------------------------------------------------- arguments
 def parse(argv):
-    return parse_args(webrl.Args, {"tiny": webrl.TINY}, argv, webrl.variant)
+    return parse_args(webrl.Args, argv, webrl.variant)
 
 
 def test_the_tiny_preset_knows_where_a_reward_model_was_trained_before():
     names = "arena-v1/shop", "arena-v1", "miniwob", "arena/map"
     shop, two, elsewhere, five = (parse(["--env-id", name]) for name in names)
-    assert shop.orm_model_id == two.orm_model_id == "assets/orm" and shop.num_demos == webrl.TINY["num_demos"]
+    assert (
+        shop.orm_model_id == two.orm_model_id == "assets/orm"
+        and shop.num_demos == values_of(webrl.Args, "tiny")["num_demos"]
+    )
     assert (elsewhere.orm_model_id, elsewhere.orm_data) == ("", "") and elsewhere.num_demos == five.num_demos
     assert five.orm_model_id == "assets/orm-v2" and five.num_demos > 3 * two.num_demos > 9 * shop.num_demos
     assert parse(["--env-id", "arena", "--num-demos", "7"]).num_demos == 7  # a flag always wins
@@ -650,7 +660,7 @@ def test_the_tiny_preset_knows_where_a_reward_model_was_trained_before():
 
 def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
     tiny = parse([])
-    assert tiny.preset == "tiny" and tiny.learning_rate == webrl.TINY["learning_rate"]
+    assert tiny.preset == "tiny" and tiny.learning_rate == values_of(webrl.Args, "tiny")["learning_rate"]
     assert parse(["--learning-rate", "5e-6"]).learning_rate == 5e-6
     paper = parse(["--model-id", "meta-llama/Llama-3.1-8B"])
     assert (paper.preset, paper.learning_rate, paper.gamma, paper.lam, paper.batch_size) == (

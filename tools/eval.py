@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import learn, llm, vlm
+from common.lm import learn, llm
 from common.lm.args import parse_args
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
@@ -216,7 +216,7 @@ def make_policy(args):
         model_id, script, settings = find_policy(args.model_id, "--model-id", args.script, args.env_id)
         if llm.is_tiny(model_id):
             learn.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
-        if vlm.sees(model_id) and args.prompt_format != "webrl":
+        if llm.sees(model_id) and args.prompt_format != "webrl":
             return make_seeing(args, model_id, script, settings)
         if args.prompt_format != "auto":
             settings = settings | {"prompt_format": args.prompt_format}
@@ -236,7 +236,7 @@ def make_policy(args):
 
     return make_env(args, settings, format, count_tokens), dict(
         model=model,
-        tokenizer=tokenizer,
+        reader=tokenizer,
         prompt=prompt,
         engine=endpoint,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
@@ -265,7 +265,7 @@ def make_seeing(args, model_id, script, settings):
     """The same for a model that sees."""
     if args.env_id.partition("/")[0] in ("webshop", "alfworld"):
         raise UsageError(f"--model-id {args.model_id} sees, {args.env_id} has no pictures")
-    model, processor = vlm.load(model_id)
+    model, processor = llm.load(model_id, vision=True)
     if args.prompt_format != "auto":
         settings = settings | {"prompt_format": args.prompt_format}
     on_phone = args.env_id.startswith("phone")
@@ -275,14 +275,10 @@ def make_seeing(args, model_id, script, settings):
     make_prompt = prompt_of(script, True)
     prompt = SeeingPrompt(make_prompt, processor, prompt_settings(make_prompt, settings))
 
-    def generate(model, tokenizer, *settings):
-        return vlm.generate(model, processor, *settings)
-
     return envs.make(args.env_id, serials=args.serials, **needs), dict(
         model=model,
-        tokenizer=processor.tokenizer,
+        reader=processor,
         prompt=prompt,
-        generate=generate,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
         max_steps=settings.get("max_steps", 0),  # 0: the environment's
         read_action=str if on_phone else partial(visual.read_action, size=needs["viewport"]),
@@ -398,4 +394,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, {})))
+    run_main(lambda: main(parse_args(Args)))

@@ -138,14 +138,14 @@ def find_policy(name: str, flag: str, script: str = "", env_id: str = ""):
     (folder or hub id): the model's id, the script whose prompt it reads (`script`; else the one kept in the run's
     folder, which made it; for a bare model webrl.py, for one that sees grpo_async.py or, on phones, distrl.py) and the
     run's settings, {} for a bare model."""
-    from common.lm import vlm
+    from common.lm import llm
 
     given = Path(name)
     above = given.absolute().parents  # an actor is RUN/checkpoints/STEP/actor, or RUN/start
     run = above[2] if len(above) > 2 and above[1].name == "checkpoints" else given
     run = above[0] if given.name == "start" else run
     if not (run / "args.json").is_file():
-        usual = "webrl.py" if not vlm.sees(name) else "distrl.py" if env_id.startswith("phone") else "grpo_async.py"
+        usual = "webrl.py" if not llm.sees(name) else "distrl.py" if env_id.startswith("phone") else "grpo_async.py"
         return name, script_module(script or usual), {}
     if run is given:
         checkpoint = latest(run)
@@ -200,28 +200,27 @@ def load_policy(args: Args):
     """Of the model that --policy names: `act(instruction, steps, obs) -> Step`, its `read_action(answer)`, and what its
     environment is made with."""
     from common import visual
-    from common.lm import learn, llm, vlm
+    from common.lm import learn, llm
 
     model_id, module, settings = find_policy(args.policy, "--policy", args.script, args.env_id)
-    make_prompt = prompt_of(module, vlm.sees(model_id))
+    sees = llm.sees(model_id)
+    make_prompt = prompt_of(module, sees)
     length = min(settings.get("max_new_tokens", 64), 2048)
     if llm.is_tiny(model_id):
         learn.use_threads(1)  # two inside an operation wait for each other
-    if not vlm.sees(model_id):
-        (model, tokenizer), generate, needs = llm.load(model_id), llm.generate, {}
-        reader, read_action = tokenizer, getattr(module, "read_action", str)
-    else:
-        (model, reader), generate = vlm.load(model_id), vlm.generate
-        tokenizer, needs = reader.tokenizer, eyes(settings)
+    model, reader = llm.load(model_id, vision=sees)
+    tokenizer, needs, read_action = llm.tokenizer_of(reader), {}, getattr(module, "read_action", str)
+    if sees and args.env_id.startswith("phone"):
+        needs, read_action = PHONE_EYES, str
+    elif sees:
+        needs = eyes(settings)
         read_action = partial(visual.read_action, size=needs["viewport"])
-        if args.env_id.startswith("phone"):
-            needs, read_action = PHONE_EYES, str
     own = prompt_settings(make_prompt, settings)
 
     def act(instruction: str, steps: list[Step], obs: dict) -> Step:
         prompt = make_prompt(reader, instruction, steps, obs, **own)
         seed = llm.seed_of(args.seed, len(steps))
-        ids = generate(model, reader, [prompt], [seed], args.temperature, length)[0].ids
+        ids = llm.generate(model, reader, [prompt], [seed], args.temperature, length)[0].ids
         answer = tokenizer.decode([i for i in ids if i != llm.end_of_turn(tokenizer)])
         return Step(prompt, ids, [], 0, obs["text"], answer, screenshot=obs.get("screenshot"))
 

@@ -1,18 +1,33 @@
 """The arguments that all scripts share, and how a command line becomes them.
 
-A script's `class Args(RunArgs)` has the method's own fields, which `--help` shows first (`own_first`).
+A script's `class Args(RunArgs)` has the method's own fields, which `--help` shows first (`own_first`). A field whose
+default depends on --preset has all of its values in its own line: `num_demos: int = preset(128, tiny=40)`.
 """
 
 import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Literal
 
 from common.errors import UsageError
 from common.lm import llm
+
+
+def preset(paper, tiny, **others):
+    """A field with a default for each --preset: the paper's, that of the tiny model, others by their names. A preset of
+    another name has the tiny value where it has none of its own."""
+    return field(default=paper, metadata={"presets": {"tiny": tiny, **others}})
+
+
+def values_of(args_class, name):
+    """{field: value} of what a preset changes of the defaults. "paper" changes nothing."""
+    if name == "paper":
+        return {}
+    given = {f.name: f.metadata["presets"] for f in fields(args_class) if "presets" in f.metadata}
+    return {key: values.get(name, values["tiny"]) for key, values in given.items()}
 
 
 @dataclass
@@ -32,9 +47,10 @@ class RunArgs:
     resume: str = ""
     """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
     name and seed, where there is one"""
-    preset: Literal["auto", "tiny", "paper"] = "auto"
-    """defaults: for models of the paper's size (its values, and the released code's where it gives none), or those of
-    the tiny model; auto: tiny for a local model of width 256 or less, paper for any other"""
+    preset: Literal["auto", "tiny", "paper", "smoke"] = "auto"
+    """defaults: for models of the paper's size (its values, and the released code's where it gives none); those of the
+    tiny model; smoke: every part of the method in a minute, to see that it runs; auto: tiny for a local model of width
+    256 or less, paper for any other"""
     lora_rank: int = 0
     """train LoRA adapters of this rank instead of all weights; 0: all weights"""
     load_in_4bit: bool = False
@@ -59,35 +75,32 @@ class RunArgs:
 def own_first(args_class):
     """A script's Args with its own fields before those of RunArgs, in `--help` too."""
     shared = RunArgs.__dataclass_fields__
-    fields = args_class.__dataclass_fields__
-    mine = {name: field for name, field in fields.items() if name not in shared}
-    args_class.__dataclass_fields__ = mine | {name: fields[name] for name in shared}
+    each = args_class.__dataclass_fields__
+    mine = {name: one for name, one in each.items() if name not in shared}
+    args_class.__dataclass_fields__ = mine | {name: each[name] for name in shared}
     return args_class
 
 
-def parse_args(args_class, presets: dict[str, dict], argv: Sequence[str] | None = None, variant=lambda args: {}):
-    """The command line as an `args_class` with the defaults of its preset: those that `presets` has for `--preset`, or
-    for "auto" the tiny ones where the model is tiny, else the paper's (the class's own); without presets the class's
-    own. `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that
-    run's arguments. A flag always wins."""
+def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda args: {}):
+    """The command line as an `args_class` with the defaults of its --preset (`preset`), where it has that flag.
+    `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that run's
+    arguments. A flag always wins."""
     import tyro
 
     argv = sys.argv[1:] if argv is None else list(argv)
     silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
     first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
-    defaults = args_class()
     if first.resume not in ("", "auto"):
-        defaults = replace(defaults, **_saved_args(args_class, Path(first.resume)))
+        defaults = replace(args_class(), **_saved_args(args_class, Path(first.resume)))
         args = tyro.cli(args_class, args=argv, default=defaults)
         return replace(args, resume=first.resume)
-    if not presets:
+    if not hasattr(first, "preset"):
         return tyro.cli(args_class, args=argv)
-    preset = first.preset
-    if preset == "auto":
-        preset = "tiny" if llm.is_tiny(first.model_id) else "paper"
-    changed = presets.get(preset, {}) | variant(first)
-    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **changed))
-    return replace(args, preset=preset)
+    name = first.preset
+    if name == "auto":
+        name = "tiny" if llm.is_tiny(first.model_id) else "paper"
+    defaults = replace(args_class(), **values_of(args_class, name) | variant(replace(first, preset=name)))
+    return replace(tyro.cli(args_class, args=argv, default=defaults), preset=name)
 
 
 def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):

@@ -127,10 +127,8 @@ class EngineServer:
     def __init__(self, url, model_id, max_new_tokens, store):
         import ray
 
-        from common.lm import vlm
-
-        processor = vlm.load_processor(llm.find_model(model_id))
-        self.image_token = vlm.image_token(processor)
+        processor = llm.load_processor(llm.find_model(model_id))
+        self.image_token = llm.image_token(processor)
         stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
         self.engine = Engine(url, sorted(stops))
         self.store, self.max_new_tokens, self.version = ray.get_actor(store), max_new_tokens, -1

@@ -51,7 +51,7 @@ def whole_copy(model, into=None, half=False):
 
     if into is None:
         dtype = torch.bfloat16 if half and model.device.type == "cuda" else model.dtype
-        with model.device:
+        with model.device, torch.random.fork_rng():  # its weights are drawn, and filled at once
             into = AutoModelForCausalLM.from_config(model.config, dtype=dtype).eval()
         into.generation_config = model.generation_config
         if model.is_gradient_checkpointing:

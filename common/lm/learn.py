@@ -1,17 +1,15 @@
-"""How a network learns: batches, one optimiser step after another (`descend`), fine-tuning, the rate's course.
+"""How a network learns: batches, one optimiser step after another (`descend`), the rate's course.
 
 Nothing here knows what an item is: a loss takes a list of them and gives the sum of theirs.
 """
 
 import math
-import random
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
 from common.errors import UsageError
 from common.lm import fsdp, parallel
-from common.replay import step_lengths
 
 
 def adamw(model, learning_rate, betas, eps, weight_decay):
@@ -131,21 +129,10 @@ def backward(parameters, parts, loss_of):
     return loss
 
 
-def fine_tune(model, optimizer, steps, loss_sum, args, updates=0):
-    """Supervised fine-tuning: token cross-entropy on the actions of the steps.
-
-    `loss_sum(steps)`: the sum of -log pi over all tokens of their actions, a scalar. `args.sft_epochs` passes in
-    batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as these take. The rate rises to
-    `args.sft_learning_rate` over a tenth, then falls to 0 along a cosine. Returns the mean loss of the last pass.
-    """
-    rng, a_pass = random.Random(args.seed), math.ceil(len(steps) / args.sft_batch_size)
-    updates = updates or args.sft_epochs * a_pass
-    batches = shuffled(steps, args.sft_batch_size, math.ceil(updates / a_pass), rng)[:updates]
-    counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
-    rates = [args.sft_learning_rate * warmup_cosine(number / updates) for number in range(updates)]
-    tokens = args.micro_batch_tokens
-    losses, _ = descend(model, optimizer, loss_sum, batches, step_lengths, tokens, counts=counts, rates=rates)
-    return mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
+def padded(rows, like):
+    """Lists of numbers as a tensor [N, L] beside the tensor `like` [N, L], zeros behind them."""
+    width = like.shape[1]
+    return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=like.device)
 
 
 def map_batches(function, items, lengths, tokens=4096):

@@ -1,12 +1,15 @@
-"""Language models: loading, token log-probabilities, generation. Tokens in, tokens out.
+"""Language models, those that see among them: loading, prompts, token log-probabilities, generation. Tokens in, tokens
+out; pictures as the bytes of their files.
 
-Left padding, stop tokens, masks and the sampling noise live here and nowhere else. torch and transformers are imported
-inside the functions that need them, so that `--help` answers at once.
+A model's `reader` makes its tokens: a tokenizer, or of a model that sees a processor. A prompt is a list of token ids,
+or a `Prompt`, which has pictures. Padding, stop tokens, masks and the sampling noise live here and nowhere else. torch
+and transformers are imported inside the functions that need them, so that `--help` answers at once.
 """
 
 import contextlib
 import functools
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -15,6 +18,7 @@ from pathlib import Path
 
 from common.errors import UsageError
 from common.lm import fsdp, parallel
+from common.screen import load as load_picture
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -30,13 +34,12 @@ class Completion:
 
 
 def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, vision=False):
-    """Load a causal language model and its tokenizer.
+    """Load a language model and its reader: the tokenizer, with `vision` (a model that takes pictures) the processor.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
     the base is frozen and LoRA adapters are trained; `load_in_4bit` quantises the base (bitsandbytes, needs a GPU);
-    `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation;
-    `vision`: a model that takes pictures (common/lm/vlm.py).
-    A folder of adapters is loaded as the model they make of their base. Returns (model in eval mode, tokenizer). Raises
+    `gradient_checkpointing` keeps one layer's activations at a time in training, for a third more computation.
+    A folder of adapters is loaded as the model they make of their base. Returns (model in eval mode, reader). Raises
     UsageError where there is no such model.
     """
     import torch
@@ -44,15 +47,14 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the script has its own
-    path = base = find_model(model_id)
-    adapters = Path(path) / "adapter_config.json"
-    if adapters.is_file():
-        base = find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
-    offline = not os.path.isdir(base) and not hub_answers(base)
+    if vision:
+        from common.lm import tiny_vision  # noqa: F401  registers its tower
+    path, base, offline = where_is(model_id)
+    adapted = base != path
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if adapters.is_file() and lora_rank:
+    if adapted and lora_rank:
         raise UsageError(f"{model_id!r} is a folder of adapters: merge it first (tools/export.py), then train new ones")
     if parallel.sharded() and lora_rank:
         raise UsageError("FSDP splits weights that are trained, --lora-rank freezes them: one of the two")
@@ -69,24 +71,47 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         options["device_map"] = {"": torch.cuda.current_device()}
-    tokenizer = load_tokenizer(model_id)
+    reader = load_processor(path) if vision else load_tokenizer(model_id)
     try:
         kind = AutoModelForImageTextToText if vision else AutoModelForCausalLM
         model = kind.from_pretrained(base, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
         raise UsageError(cannot_load(model_id, error, offline)) from error
-    if adapters.is_file():
+    if adapted:
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, path).merge_and_unload()
     if not load_in_4bit:
         model = model.to(device)
-    check_head(model, model.model if vision else model.get_decoder(), model_id)
+    check_head(model, model_id)
     if gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     if lora_rank:
         model = add_adapters(model, lora_rank, load_in_4bit)
-    return fsdp.shard(model).eval(), tokenizer
+    return fsdp.shard(model).eval(), reader
+
+
+def where_is(model_id):
+    """(the model's folder or hub id; that of its base, where it is a folder of adapters; whether that must come from
+    the hub's cache). Raises UsageError for a path that is not there."""
+    path = base = find_model(model_id)
+    adapters = Path(path) / "adapter_config.json"
+    if adapters.is_file():
+        base = find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
+    return path, base, not os.path.isdir(base) and not hub_answers(base)
+
+
+def sees(model_id):
+    """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `load`."""
+    from transformers import AutoConfig
+
+    from common.lm import tiny_vision  # noqa: F401  registers its tower
+
+    _, base, offline = where_is(model_id)
+    try:
+        return hasattr(AutoConfig.from_pretrained(base, local_files_only=offline), "vision_config")
+    except (OSError, ValueError) as error:
+        raise UsageError(cannot_load(model_id, error, offline)) from error
 
 
 def load_tokenizer(model_id):
@@ -102,6 +127,53 @@ def load_tokenizer(model_id):
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
+
+
+def load_processor(path):
+    """The processor of a model's folder or hub id: `tokenizer`, `image_processor`, `image_token`."""
+    import transformers
+
+    from common.lm import tiny_vision  # noqa: F401  registers its tower
+
+    try:
+        return transformers.AutoProcessor.from_pretrained(path)
+    except (ImportError, AttributeError):  # it has a part for videos, which transformers makes with torchvision only
+        return PictureProcessor(path)
+
+
+class PictureProcessor:
+    """What is used here of the processor of a model that also sees videos: the text's image tokens, as many as the grid
+    of a picture's patches has after merging."""
+
+    def __init__(self, path):
+        import transformers
+
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        self.image_processor = transformers.AutoImageProcessor.from_pretrained(path)
+        config = transformers.AutoConfig.from_pretrained(path)
+        self.image_token = self.tokenizer.convert_ids_to_tokens(config.image_token_id)
+
+    def __call__(self, text, images, add_special_tokens):
+        rows, grids = [], iter(())
+        if images:
+            grids = iter(self.image_processor(images=images)["image_grid_thw"].tolist())
+        for part in text:
+            first, *others = part.split(self.image_token)
+            for other in others:
+                time, height, width = next(grids)
+                count = time * height * width // self.image_processor.merge_size**2
+                first += self.image_token * count + other
+            rows.append(self.tokenizer.encode(first, add_special_tokens=add_special_tokens))
+        return {"input_ids": rows}
+
+    def save_pretrained(self, folder):
+        self.tokenizer.save_pretrained(folder)
+        self.image_processor.save_pretrained(folder)
+
+
+def tokenizer_of(reader):
+    """The tokenizer itself of what may be a processor."""
+    return getattr(reader, "tokenizer", reader)
 
 
 def cannot_load(model_id, error, offline):
@@ -150,14 +222,15 @@ def load_trained(model, folder):
     """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     if hasattr(model, "peft_config"):
         from peft import set_peft_model_state_dict
 
         set_peft_model_state_dict(model, load_file(Path(folder) / "adapter_model.safetensors"))
         return
-    fsdp.fill(model, AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).state_dict())
+    kind = AutoModelForImageTextToText if takes_pictures(model) else AutoModelForCausalLM
+    fsdp.fill(model, kind.from_pretrained(folder, dtype=torch.float32).state_dict())
 
 
 def find_model(model_id):
@@ -269,95 +342,106 @@ def seed_of(*parts):
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
 
-def generate(model, tokenizer, prompts, seeds, temperature=1.0, max_new_tokens=64, version=0):
+class Prompt(list):
+    """Token ids, image tokens expanded; `images`: the pictures in the order of their tokens (bytes of image files, or
+    whatever stands for them until they are needed); `turns`: the chat that they were made of, if there is one."""
+
+    def __init__(self, ids, images=(), turns=None):
+        super().__init__(ids)
+        self.images, self.turns = list(images), turns
+
+
+def encode(processor, text, images, turns=None):
+    """The Prompt of a text with image placeholders and as many pictures."""
+    pictures = [load_picture(image) for image in images]
+    given = processor(text=[text], images=pictures or None, add_special_tokens=False)
+    return Prompt(given["input_ids"][0], images, turns)
+
+
+def image_token(reader):
+    """The id of a processor's image token; None of a tokenizer."""
+    token = getattr(reader, "image_token", None)
+    return None if token is None or not hasattr(reader, "tokenizer") else reader.tokenizer.convert_tokens_to_ids(token)
+
+
+def base_of(model):
+    """The model without its adapters' wrapper."""
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+def takes_pictures(model):
+    return hasattr(model.config, "vision_config")
+
+
+def picture_inputs(model, reader, prompts, ids):
+    """What a forward pass takes of the prompts' pictures, whose image tokens are in `ids`. The families differ in what
+    pictures become (pixel values, grids of patches, token types): their processors and signatures say what."""
+    if not takes_pictures(model):
+        return {}
+    inputs, pictures = {}, [load_picture(image) for p in prompts for image in getattr(p, "images", ())]
+    if pictures:
+        inputs |= reader.image_processor(images=pictures, return_tensors="pt")
+    if "mm_token_type_ids" in inspect.signature(base_of(model).forward).parameters:
+        inputs["mm_token_type_ids"] = (ids == image_token(reader)).int()
+    return {name: value.to(model.device) for name, value in inputs.items()}
+
+
+PREFILL_TOKENS = 16384  # of prompts that go through the model at once: the activations of more want too much memory
+
+
+def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, version=0):
     """Sample one completion for each prompt, in one batch.
 
-    prompts: list of token id lists; seeds: one int a prompt. A row's tokens depend on its own seed, never on which rows
-    share the batch. temperature 0 is greedy. Returns a list of Completion; log-probs are those of the distribution
+    prompts: token id lists or `Prompt`s; seeds: one int a prompt. A row's tokens depend on its own seed, never on which
+    rows share the batch. temperature 0 is greedy. Returns a list of Completion; log-probs are those of the distribution
     sampled from (of temperature 1 when greedy).
+
+    By transformers' own `generate`: on the tiny model a sampler of our own, with a cache written in place and rows
+    that leave the batch as they end, took three quarters of the time, which is a tenth of the demo's.
     """
     import torch
+    from transformers import GenerationConfig, LogitsProcessorList
 
     if not prompts:
         return []
-    device = model.device
+    tokenizer = tokenizer_of(reader)
+    stops, pad = stop_ids(base_of(model), tokenizer), tokenizer.pad_token_id
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.stack([torch.rand(max_new_tokens, generator=g, dtype=torch.float64) for g in generators], dim=1)
-    stops = stop_ids(model, tokenizer)
-    stop_tokens = torch.tensor(stops, device=device)
+    sampler = Sampler(uniform.to(model.device), temperature, image_token(reader))
+    width = max(map(len, prompts))
+    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    inputs = {"input_ids": ids, "attention_mask": mask} | picture_inputs(model, reader, prompts, ids)
+    config = GenerationConfig(  # the model's own must not change what is sampled from
+        do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=stops, pad_token_id=pad
+    )
+    if ids.numel() > PREFILL_TOKENS and not any(getattr(prompt, "images", ()) for prompt in prompts):
+        config.prefill_chunk_size = max(1, PREFILL_TOKENS // len(prompts))
     with torch.no_grad(), autocast(model):
-        # not model.generate(), which has one random generator a batch and costs a tiny model a quarter more
-        order, logits, cache, mask = prefill(model, prompts, tokenizer.pad_token_id, max_new_tokens)
-        uniform = uniform[:, order].to(device)  # [tokens, B], moved once
-        tokens = torch.full_like(uniform, stops[0] if stops else 0, dtype=torch.long)
-        logprobs = torch.zeros_like(uniform, dtype=torch.float32)
-        rows, position = torch.arange(len(prompts), device=device), mask.sum(dim=1, keepdim=True)
-        going = torch.ones_like(rows, dtype=torch.bool)
-        can_shrink = all(hasattr(layer, "batch_select_indices") for layer in cache.layers)  # linear attention cannot
-        for number in range(max_new_tokens):
-            token, logprob = sample(logits, temperature, uniform[number, rows])
-            tokens[number, rows], logprobs[number, rows] = token, logprob
-            going &= ~torch.isin(token, stop_tokens)
-            left = int(going.sum())
-            if number + 1 == max_new_tokens or not left:
-                break
-            if can_shrink and left <= 0.75 * len(rows):  # rows that have ended cost as much as the others
-                cache.batch_select_indices(going.nonzero().flatten())
-                rows, token, mask, position = rows[going], token[going], mask[going], position[going]
-                going = going[going]
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-            inputs = {"input_ids": token[:, None], "attention_mask": mask, "position_ids": position + number}
-            out = model(**inputs, past_key_values=cache, use_cache=True)
-            logits, cache = out.logits[:, -1], out.past_key_values
-    back = torch.tensor(order).argsort()
-    tokens, logprobs = tokens.T.cpu()[back], logprobs.T.cpu()[back]
-    completions = []
-    for row, row_logprobs in zip(tokens.tolist(), logprobs.tolist(), strict=True):
+        out = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([sampler]))
+    completions, logprobs = [], torch.stack(sampler.logprobs, dim=1)
+    for row, row_logprobs in zip(out[:, width:].tolist(), logprobs.tolist(), strict=True):
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
         completions.append(Completion(row[:length], row_logprobs[:length], version))
     return completions
 
 
-PREFILL_TOKENS = {"cpu": 1024, "cuda": 16384}
+class Sampler:
+    """A logits processor that chooses: it leaves the token that was sampled as the only one. `uniform` [tokens, B].
+    The token `forbidden` is never chosen: an image token without a picture would break the next forward pass."""
 
+    def __init__(self, uniform, temperature, forbidden):
+        self.uniform, self.temperature, self.forbidden, self.logprobs = uniform, temperature, forbidden, []
 
-def prefill(model, prompts, pad_id, room):
-    """The prompts through the model, in groups of like lengths and at most PREFILL_TOKENS tokens: little padding,
-    bounded memory; a prompt that occurs several times (a group's rollouts begin alike) goes through once. Returns
-    (order of the prompts in what follows, logits of the next tokens [B, V], key-value cache with room for `room`
-    tokens more, attention mask [B, W]), padded on the left to one width W."""
-    import torch
-    import torch.nn.functional as F
+    def __call__(self, input_ids, scores):
+        import torch
 
-    from common.lm import learn
-    from common.lm.cache import is_plain, with_room
-
-    places = {}  # of each different prompt
-    for place, prompt in enumerate(prompts):
-        places.setdefault(tuple(prompt), []).append(place)
-    unique, where = list(places), list(places.values())
-    width, device, plain = max(map(len, unique)), model.device, is_plain(model.config)
-    if plain:
-        groups = learn.micro_batches([len(p) for p in unique], PREFILL_TOKENS.get(device.type, 1024))
-    else:  # parts of such caches cannot be put together
-        unique, where, groups = prompts, [[i] for i in range(len(prompts))], [list(range(len(prompts)))]
-    logits, caches, masks, rows = [], [], [], []
-    for group in groups:
-        longest = max(len(unique[i]) for i in group)
-        ids = torch.tensor([[pad_id] * (longest - len(unique[i])) + list(unique[i]) for i in group], device=device)
-        mask = torch.tensor(
-            [[int(c >= longest - len(unique[i])) for c in range(longest)] for i in group], device=device
-        )
-        position = (mask.cumsum(dim=1) - 1).clamp(min=0)
-        out = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True, logits_to_keep=1)
-        mine = [row for row, i in enumerate(group) for _ in where[i]]
-        logits.append(out.logits[mine, -1])
-        caches.append(out.past_key_values)
-        masks.append(F.pad(mask[mine], (width - longest, 0)))
-        rows.append(mine)
-    order = [place for group in groups for i in group for place in where[i]]
-    cache = with_room(caches, rows, width, room) if plain else caches[0]
-    return order, torch.cat(logits), cache, torch.cat(masks)
+        if self.forbidden is not None:
+            scores[:, self.forbidden] = -torch.inf
+        tokens, logprobs = sample(scores, self.temperature, self.uniform[len(self.logprobs)])
+        self.logprobs.append(logprobs)
+        return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
 def sample(logits, temperature, uniform):
@@ -374,19 +458,24 @@ def sample(logits, temperature, uniform):
     return chosen.squeeze(1), logprobs.gather(1, chosen).squeeze(1)
 
 
-def hidden_states(model, sequences, pad_id):
-    """Last-layer hidden states of right-padded sequences: ([B, L, D], lengths [B]).
+def hidden_states(model, reader, prompts, actions=None):
+    """Last-layer hidden states of N prompts, each with its action's token ids behind it: ([N, L, D], lengths [N]).
 
-    Under a causal mask right padding cannot reach the real tokens, so no attention mask is needed.
+    Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed.
     """
     import torch
 
-    lengths = torch.tensor([len(s) for s in sequences], device=model.device)
-    width = int(max(map(len, sequences)))
-    ids = torch.tensor([list(s) + [pad_id] * (width - len(s)) for s in sequences], device=model.device)
-    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    rows = [[*p, *a] for p, a in zip(prompts, actions or [()] * len(prompts), strict=True)]
+    width, pad = max(map(len, rows)), tokenizer_of(reader).pad_token_id
+    ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=model.device)
     with autocast(model):
-        return base.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state, lengths
+        out = body_of(model)(input_ids=ids, use_cache=False, **picture_inputs(model, reader, prompts, ids))
+    return out.last_hidden_state, torch.tensor([len(row) for row in rows], device=model.device)
+
+
+def body_of(model):
+    """The model without its output head."""
+    return base_of(model).model if takes_pictures(model) else base_of(model).get_decoder()
 
 
 class Head:
@@ -423,15 +512,15 @@ class Head:
         return logits if self.forbidden is None else logits.index_fill(-1, self.forbidden, float("-inf"))
 
 
-def check_head(model, body, model_id):
-    """Raises UsageError where `Head` is not what the model's own forward makes of the hidden states of its `body`:
-    sampling uses the one, the losses the other, and every ratio between them would be wrong."""
+def check_head(model, model_id):
+    """Raises UsageError where `Head` is not what the model's own forward makes of its last hidden states: sampling uses
+    the one, the losses the other, and every ratio between them would be wrong."""
     import torch
 
     ids = torch.arange(8, device=model.device)[None]
     with torch.no_grad():
         own = model(input_ids=ids, use_cache=False).logits.float().log_softmax(dim=-1)
-        ours = Head(model)(body(input_ids=ids, use_cache=False).last_hidden_state).log_softmax(dim=-1)
+        ours = Head(model)(body_of(model)(input_ids=ids, use_cache=False).last_hidden_state).log_softmax(dim=-1)
     error = (own - ours).abs().max().item()
     if not error < (1e-3 if model.dtype == torch.float32 else 0.05):
         raise UsageError(
@@ -440,11 +529,11 @@ def check_head(model, body, model_id):
         )
 
 
-def action_logits(model, tokenizer, prompts, actions):
-    """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient."""
-    sequences = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
-    hidden, _ = hidden_states(model, sequences, tokenizer.pad_token_id)
-    head = Head(model)
+def action_logits(model, reader, prompts, actions):
+    """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; an image token is at
+    minus infinity."""
+    hidden, _ = hidden_states(model, reader, prompts, actions)
+    head = Head(model, image_token(reader))
     spans = ((len(p) - 1, len(p) + len(a) - 1) for p, a in zip(prompts, actions, strict=True))  # of t at t - 1
     return [head(row[begin:end]) for row, (begin, end) in zip(hidden, spans, strict=True)]
 
@@ -456,16 +545,15 @@ def autocast(model):
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda")
 
 
-def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
+def token_logprobs(model, reader, prompts, actions, temperature=1.0):
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
-    prompts, actions: lists of N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the longest action; 0 and
-    False in the padding. The head runs on the actions' positions only.
+    prompts: N token id lists or `Prompt`s; actions: N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the
+    longest action; 0 and False in the padding. The head runs on the actions' positions only.
     """
     import torch
 
-    sequences = [list(p) + list(a) for p, a in zip(prompts, actions, strict=True)]
-    hidden, _ = hidden_states(model, sequences, tokenizer.pad_token_id)
+    hidden, _ = hidden_states(model, reader, prompts, actions)
     longest = max(map(len, actions))
     mask = torch.tensor([[i < len(a) for i in range(longest)] for a in actions], device=hidden.device)
     # the token at position t is predicted by the hidden state at t - 1
@@ -475,7 +563,8 @@ def token_logprobs(model, tokenizer, prompts, actions, temperature=1.0):
     )
     target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
     rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    chosen = chosen_logprobs(Head(model), hidden[rows[mask], position[mask]], target[mask], temperature)
+    head = Head(model, image_token(reader))
+    chosen = chosen_logprobs(head, hidden[rows[mask], position[mask]], target[mask], temperature)
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
 
 

@@ -2,12 +2,14 @@
 the same weights. With one process nothing here does anything.
 
 Either every process plays its share of the episodes, too, and all hold the same records (webrl.py, crps.py, digirl.py),
-or the first one plays with Ray's workers and tells the others what to compute (`call` and `follow`: grpo_async.py,
-distrl.py). Only the first process (`is_main`) writes the run's folder.
+or the first one plays with Ray's workers and tells the others what to compute (`everywhere` and `follow`:
+grpo_async.py, distrl.py). Only the first process (`is_main`) writes the run's folder.
 """
 
+import functools
 import math
 import os
+import sys
 from datetime import timedelta
 
 from common.errors import UsageError
@@ -84,20 +86,35 @@ def broadcast(value):
     return box[0]
 
 
-def call(learner, function, *given):
-    """`function(learner, *given)` in all processes, by the first one's random state and iteration; what it returns in
-    this one. The first process calls this, and has the environment and the run's folder; the others `follow`."""
-    broadcast((function, learner.rng.getstate(), learner.iteration, given))
-    return function(learner, *given)
+def everywhere(function):
+    """For scripts whose first process plays: `function(learner, *given)`, called there, runs in all processes, by the
+    first one's random state and iteration; the others `follow`. What one of these calls in turn is called plainly."""
+
+    @functools.wraps(function)
+    def in_all_processes(learner, *given):
+        global _at_work
+        if _at_work or size() == 1 or not is_main():
+            return function(learner, *given)
+        broadcast((function.__module__, function.__name__, learner.rng.getstate(), learner.iteration, given))
+        _at_work = True
+        try:
+            return function(learner, *given)
+        finally:
+            _at_work = False
+
+    return in_all_processes
+
+
+_at_work = False  # whether a function of `everywhere` is
 
 
 def follow(learner):
     """What the other processes do: what the first one calls, until it lets them go."""
     while (job := broadcast(None)) != LET_GO:
         if job is not CHECKPOINT_WRITTEN:
-            function, rng, learner.iteration, given = job
+            module, name, rng, learner.iteration, given = job
             learner.rng.setstate(rng)
-            function(learner, *given)
+            getattr(sys.modules[module], name)(learner, *given)
 
 
 def let_go():

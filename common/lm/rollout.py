@@ -289,16 +289,16 @@ class Player:
     """Plays tasks with a model on `num_envs` slots of an environment; what it needs of a script is the prompt.
 
     `prompt(instruction, steps, obs) -> token ids`; `read_action(answer)` is the environment's action in what the model
-    answers, `write_action(action, thought, obs)` the answer that a demonstration gives; `generate` is one like
-    `llm.generate`, which is the default. `model` is read at every call, so training it in place is enough. `version` is
-    written into every step; the caller counts it up when it changes the model.
+    answers, `write_action(action, thought, obs)` the answer that a demonstration gives. `model` is read at every call,
+    so training it in place is enough. `version` is written into every step; the caller counts it up when it changes the
+    model.
     """
 
     def __init__(
         self,
         env,
         model,
-        tokenizer,
+        reader,
         prompt,
         run,
         runner,
@@ -308,11 +308,11 @@ class Player:
         engine=None,
         read_action=str,
         write_action=lambda action, thought, obs: action,
-        generate=None,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
-        self.model, self.tokenizer, self.prompt = model, tokenizer, prompt
-        self.read_action, self.write_action, self.generate = read_action, write_action, generate
+        self.model, self.reader, self.prompt = model, reader, prompt
+        self.tokenizer = llm.tokenizer_of(reader)
+        self.read_action, self.write_action = read_action, write_action
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
@@ -338,9 +338,8 @@ class Player:
 
         def generate(prompts, seeds):
             with self.run.timer("generation"):
-                return (self.generate or llm.generate)(
-                    self.model, self.tokenizer, prompts, seeds, temperature, self.max_new_tokens, self.version
-                )
+                settings = temperature, self.max_new_tokens, self.version
+                return llm.generate(self.model, self.reader, prompts, seeds, *settings)
 
         async def play_once(env, task, attempt, index):
             images = self.run.trajectories.add_image

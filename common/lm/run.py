@@ -162,9 +162,10 @@ class Run:
         if self._wandb:
             self._wandb.log(row)  # never step=: wandb would drop rows that come out of order
 
-    def report(self, title: str, metrics: dict[str, Any], *names: str) -> None:
-        """One line on the terminal: the named metrics, those that there are."""
-        shown = [f"{name.replace('/', ' ').replace('_', ' ')} {metrics[name]:.4g}" for name in names if name in metrics]
+    def report(self, title: str, metrics: dict[str, Any], names: str) -> None:
+        """One line on the terminal: the named metrics (with spaces between them), those that there are."""
+        there = [name for name in names.split() if name in metrics]
+        shown = [f"{name.replace('/', ' ').replace('_', ' ')} {metrics[name]:.4g}" for name in there]
         self.say(f"{title}: {', '.join(shown)}")
 
     def say(self, line: str) -> None:

@@ -1,0 +1,175 @@
+"""A network as a script trains it: what it makes of steps, one optimiser step after another, fine-tuning, checkpoints.
+
+A step's prompt and action are what the model reads; `Net.prompt` says how a step becomes a prompt. A value network
+(`value_net`) is a copy of another one with a head on the prompt's last token.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+
+from common.errors import UsageError
+from common.lm import fsdp, learn, llm
+from common.replay import step_lengths
+
+
+def prompt_ids(step):
+    """What a model that reads sees of a step."""
+    return step.prompt_ids
+
+
+@dataclass(eq=False)
+class Net:
+    """A model, its reader (a tokenizer; of a model that sees a processor), its optimiser.
+
+    tokens: of one forward and backward pass, padding included. eps, betas: of Adam. prompt(step): token ids, or an
+    llm.Prompt.
+    """
+
+    model: torch.nn.Module
+    reader: object
+    tokens: int
+    eps: float = 1e-8
+    betas: tuple = (0.9, 0.98)
+    prompt: Callable = prompt_ids
+    optimizer: torch.optim.Optimizer | None = None
+
+    @property
+    def tokenizer(self):
+        return llm.tokenizer_of(self.reader)
+
+    @property
+    def device(self):
+        return next(self.model.parameters()).device
+
+    @property
+    def is_value(self):
+        """Whether it is a value network."""
+        return isinstance(self.model, torch.nn.ModuleDict)
+
+    def begin(self, rate):
+        """A new optimiser, AdamW over what is trained of it, at this rate. Returns the Net."""
+        self.optimizer = learn.adamw(self.model, rate, self.betas, self.eps, weight_decay=0.01)
+        return self
+
+    # --- what it makes of steps
+
+    def logprobs(self, steps, temperature=1.0):
+        """log pi of the tokens of the steps' actions, with gradient: (logprobs [N, L], mask [N, L])."""
+        prompts, actions = [self.prompt(step) for step in steps], [step.action_ids for step in steps]
+        return llm.token_logprobs(self.model, self.reader, prompts, actions, temperature)
+
+    def action_logprobs(self, steps, temperature=1.0):
+        """log pi of the steps' whole actions, with gradient: [N]."""
+        return self.logprobs(steps, temperature)[0].sum(dim=1)
+
+    def token_logprobs(self, steps, temperature=1.0):
+        """log pi of the tokens of each step's action, without gradient: {step: list}."""
+        scores = self.score(lambda part: self.logprobs(part, temperature)[0], steps)
+        return {step: row[: len(step.action_ids)] for step, row in zip(steps, scores, strict=True)}
+
+    def entropies(self, steps, temperature=1.0):
+        """The sum over each action's tokens of the entropy of what they were sampled from, with gradient: [N]."""
+        prompts, actions = [self.prompt(step) for step in steps], [step.action_ids for step in steps]
+        logits = llm.action_logits(self.model, self.reader, prompts, actions)  # N of [T, V]
+        logprobs = [(row / (temperature or 1.0)).log_softmax(dim=-1) for row in logits]
+        # 0 log 0 is 0, its gradient too: a model that sees has tokens of probability 0
+        return torch.stack([-(row.exp() * row.masked_fill(row == -torch.inf, 0.0)).sum() for row in logprobs])
+
+    def value_logits(self, prompts):
+        """A value network's logits V of states (prompts), with gradient: [N]."""
+        hidden, lengths = llm.hidden_states(self.model["body"], self.reader, prompts)
+        last = hidden[torch.arange(len(prompts), device=hidden.device), lengths - 1]
+        return self.model["head"](last.float()).squeeze(-1)
+
+    def values(self, prompts, as_probability=True):
+        """V of states (prompts), sigmoid of its logit or that itself, without gradient: a list of floats."""
+
+        def value(part):
+            logits = self.value_logits(part)
+            return logits.sigmoid() if as_probability else logits
+
+        return learn.map_batches(value, prompts, [len(prompt) for prompt in prompts], self.tokens)
+
+    def score(self, function, steps):
+        """`function(list of steps) -> tensor [N, ..]` without gradient, over micro-batches; a list in steps' order."""
+        return learn.map_batches(function, steps, step_lengths(steps), self.tokens)
+
+    # --- what it learns
+
+    def descend(self, loss_sum, batches, lengths=step_lengths, max_norm=1.0, counts=None, rates=None):
+        """`learn.descend` of this model: one optimiser step on each of the batches (lists of steps; other items need
+        their `lengths`). Returns (losses, norms)."""
+        return learn.descend(
+            self.model, self.optimizer, loss_sum, batches, lengths, self.tokens, max_norm, counts, rates
+        )
+
+    def fine_tune(self, steps, args, updates=0):
+        """Supervised fine-tuning: token cross-entropy on the actions of the steps, by an optimiser of its own.
+
+        `args.sft_epochs` passes in batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as
+        these take. The rate rises to `args.sft_learning_rate` over a tenth, then falls to 0 along a cosine. Returns the
+        mean loss of the last pass.
+        """
+
+        def loss_sum(part):
+            return -self.logprobs(part)[0].sum()
+
+        rng, a_pass = random.Random(args.seed), math.ceil(len(steps) / args.sft_batch_size)
+        updates = updates or args.sft_epochs * a_pass
+        batches = learn.shuffled(steps, args.sft_batch_size, math.ceil(updates / a_pass), rng)[:updates]
+        counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
+        rates = [args.sft_learning_rate * learn.warmup_cosine(number / updates) for number in range(updates)]
+        tuned = replace(self).begin(args.sft_learning_rate)
+        losses, _ = tuned.descend(loss_sum, batches, counts=counts, rates=rates)
+        return learn.mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
+
+    # --- what a checkpoint holds of it
+
+    def weights(self):
+        """For `Run.save_checkpoint`: of a value network what it learns, else what save_pretrained makes a folder of."""
+        return fsdp.trained(self.model) if self.is_value else [fsdp.to_save(self.model), self.reader]
+
+    def load(self, checkpoint, name):
+        """The weights that a checkpoint has under this name. Raises UsageError where it has none."""
+        if self.is_value:
+            fsdp.fill(self.model, checkpoint.weights(name))  # the rest is the same base
+        elif checkpoint.folder(name).is_dir():
+            llm.load_trained(self.model, checkpoint.folder(name))
+        else:
+            raise UsageError(f"no weights named {name} in {checkpoint.path}")
+
+
+def value_net(actor):
+    """A critic: a copy of the network with a value head on the prompt's last token, zero at first (V = 0.5)."""
+    body = llm.copy_network(actor.model)
+    head = torch.nn.Linear(body.config.get_text_config().hidden_size, 1, device=body.device, dtype=torch.float32)
+    torch.nn.init.zeros_(head.weight)
+    torch.nn.init.zeros_(head.bias)
+    return replace(actor, model=torch.nn.ModuleDict({"body": body, "head": head}), optimizer=None)
+
+
+def states_of(nets, rng):
+    """(weights, tensors) for `Run.save_checkpoint`: of networks by name (None: not there) and of the random states."""
+    nets = {name: net for name, net in nets.items() if net is not None}
+    tensors = {name: fsdp.optimizer_state(net.optimizer) for name, net in nets.items() if net.optimizer is not None}
+    tensors |= {"rng": rng.getstate(), "torch": torch.get_rng_state()}
+    return {name: net.weights() for name, net in nets.items()}, tensors
+
+
+def restore(checkpoint, nets, rng):
+    """The inverse of `states_of`, into networks made anew. Raises UsageError where the checkpoint lacks one."""
+    tensors = checkpoint.tensors()
+    for name, net in nets.items():
+        if net is None:
+            continue
+        if net.optimizer is not None and name not in tensors:
+            raise UsageError(f"--resume: {checkpoint.path} has no {name}, which these flags need")
+        net.load(checkpoint, name)
+        if net.optimizer is not None:
+            fsdp.load_optimizer(net.optimizer, tensors[name])
+    rng.setstate(tensors["rng"])
+    torch.set_rng_state(tensors["torch"])

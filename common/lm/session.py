@@ -1,0 +1,77 @@
+"""What the scripts that play in their own process begin and end with: the model, the run's folder, a Player."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from common.errors import TooManyFaults, UsageError
+from common.lm import learn, llm, parallel
+from common.lm.engine import Engine
+from common.lm.net import Net
+from common.lm.rollout import Player
+from common.lm.run import Run
+
+
+def check_files(args):
+    """Raises UsageError where flags that several scripts have do not go together, or a file is not there."""
+    if args.engine and not args.lora_rank:
+        raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
+    if args.engine and args.lockstep:
+        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    demos = getattr(args, "demos", "")
+    if demos and not Path(demos).is_file():
+        raise UsageError(f"--demos {demos}: no such file")
+
+
+def base_model(args):
+    """How a script's model is loaded: the first arguments of `llm.load`."""
+    return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
+
+
+def load_actor(args, vision=False, betas=(0.9, 0.98)) -> Net:
+    """Joins the other processes, if there are any, seeds, and loads the model of --model-id. Raises UsageError where it
+    cannot be had, or does not go with --prompt-format."""
+    parallel.start()
+    torch.manual_seed(args.seed)  # before the model: new adapters are drawn
+    if args.cpu_threads:
+        learn.use_threads(args.cpu_threads)
+    model, reader = llm.load(*base_model(args), vision=vision)
+    actor = Net(model, reader, args.micro_batch_tokens, args.adam_eps, betas)
+    if args.prompt_format == "chat" and not actor.tokenizer.chat_template:
+        raise UsageError(f"--prompt-format chat: the tokenizer of {args.model_id} has no chat template")
+    return actor
+
+
+@contextmanager
+def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **options) -> Iterator[Player]:
+    """A Player on the environment, and in it the run's folder, to the run's end. Ctrl-C and too many faults leave a
+    checkpoint (`save(player)`, where there is none yet) and say how to go on. `options`: more of Player's."""
+    with asyncio.Runner() as runner, Run.create(args, script, args.runs_dir, args.resume) as run:
+        stops = llm.stop_ids(actor.model, actor.tokenizer)
+        player = Player(
+            env,
+            actor.model,
+            actor.reader,
+            prompt,
+            run,
+            runner,
+            num_envs=args.num_envs,
+            max_new_tokens=args.max_new_tokens,
+            lockstep=args.lockstep,
+            engine=Engine(args.engine, stops) if args.engine else None,
+            **options,
+        )
+        try:
+            torch.manual_seed(args.seed)
+            run.say(f"run folder {run.path}")
+            yield player
+        except (KeyboardInterrupt, TooManyFaults):
+            if run.latest() is None:
+                save(player)
+            run.say(f"checkpoint {run.latest().path}; go on with --resume {run.path}")
+            raise
+        finally:
+            runner.run(env.close())
