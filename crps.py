@@ -6,7 +6,7 @@ succeed now and fail then, until k is the whole episode and the task is mastered
 file: supervised start, GRPO over trajectories (Eq. 4), success buffer (Eq. 5 to 7), suffix restarts (Eq. 8 to 12), the
 mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14), and its baselines.
 
-The paper's agents are instruct models; the tiny one learns the format from demonstrations first (--no-sft for those
+The paper's agents are instruct models; the tiny one learns the format from demonstrations first (--num-demos 0 for
 that need none), and answers in a shorter one. What the paper leaves open (group size, step sizes, gates) is a field of
 Args with its source. docs/crps.md lists every difference and says why.
 
@@ -15,7 +15,7 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --env-id arena --num-envs 16 --num-demos 600 --max-new-tokens 48      # restarts in a real browser
     python crps.py --replay none                      # GRPO; --replay start: with replay from the first step
     python crps.py --algorithm rloo --replay none     # also ppo, rft, sft
-    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --no-sft --lora-rank 64 --learning-rate 1e-5 --data-dir WEBSHOP
+    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --learning-rate 1e-5 --data-dir WEBSHOP
 """
 
 import math
@@ -87,12 +87,11 @@ class Args(RunArgs):
     """arena: longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning: the start, and the SFT baseline
-    sft: bool = True
-    """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
     num_demos: int = preset(128, tiny=64, smoke=16)
-    """demonstrations that the oracle plays on training tasks"""
+    """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning (instruct models, as in the
+    paper)"""
     sft_epochs: int = preset(3, tiny=8, smoke=2)
     """passes over the demonstrations"""
     sft_batch_size: int = preset(32, tiny=16)
@@ -122,7 +121,7 @@ class Args(RunArgs):
     above 0 groups without signal are trained on, too"""
     update_epochs: int = 1
     """passes over a batch"""
-    minibatch_size: int = preset(256, tiny=16)
+    batch_size: int = preset(256, tiny=16)
     """steps (prompt, answer) per update (verl-agent: 256 on ALFWorld, 64 on WebShop)"""
     recompute_logprobs: bool = preset(True, tiny=False)
     """take the old log-probs of the ratio from a forward pass before the update instead of from the sampling: on a GPU,
@@ -608,7 +607,7 @@ def update_actor(learner, groups, player, args):
 
     progress = player.steps / args.total_steps if args.total_steps else learner.iteration / args.iterations
     rate = args.learning_rate * (warmup_cosine(min(1.0, progress), 0.02, 0.1) if args.anneal_lr else 1.0)
-    batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
+    batches = learn.shuffled(steps, args.batch_size, args.update_epochs, learner.rng)
     rates = [rate] * len(batches)
     counts = [sum(len(step.action_ids) for step in batch) for batch in batches]  # a mean over tokens
     losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
@@ -636,7 +635,7 @@ def update_critic(learner, groups, args):
         targets = torch.tensor([step.value for step in part], device=values.device)
         return 0.5 * ((values - targets) ** 2).sum()
 
-    batches = learn.shuffled(steps, args.minibatch_size, args.update_epochs, learner.rng)
+    batches = learn.shuffled(steps, args.batch_size, args.update_epochs, learner.rng)
     losses, _ = learner.critic.descend(loss_sum, batches, prompt_lengths)
     return mean_loss(losses, "critic")
 
@@ -708,7 +707,7 @@ def evaluate(player, tasks, name, iteration, args):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size group_size groups_per_iteration minibatch_size
+    at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size group_size groups_per_iteration batch_size
     micro_batch_tokens update_epochs k_min k_step mastery_groups buffer_size eval_every save_every"""
     shares = """p_replay alpha_max beta_min beta_max rho_low rho_high rho_start smoothing mastery_rate gamma
     gae_lambda"""
@@ -861,13 +860,13 @@ def finished(learner, player, args):
 def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
     """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
     run, metrics = player.run, {}
-    if args.sft:
+    if args.num_demos or args.demos:
         if args.demos:
             demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
         else:
             demos = player.demonstrate(learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos)))
         if not demos:
-            raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or --no-sft")
+            raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
         run.trajectories.append(demos)
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):

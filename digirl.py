@@ -394,7 +394,7 @@ def train(args, env, player, learner):
         rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration)
         rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
         for trajectory in rollouts:
-            trajectory.reward = float(bool(trajectory.verdict) and trajectory.outcome == "exit")
+            trajectory.reward = float(bool(trajectory.verdict) and trajectory.ending == "exit")
         run.trajectories.append(rollouts)
         player.steps += sum(len(t.steps) for t in rollouts)
         buffer.extend(rollouts)
@@ -433,7 +433,7 @@ def begin(args, env, player, learner, buffer, train_tasks, test_tasks):
     """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes. Raises UsageError
     where nothing would say what succeeded."""
     if not any(envs.has_check(env, task) for task in train_tasks):
-        reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge-url URL asks a judge"
+        reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
     if player.run.resumed:
         restore(learner, buffer, player, args)

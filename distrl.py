@@ -111,7 +111,7 @@ class Args(RunArgs):
     """steps per update of the fine-tuning"""
 
     # who says that an episode succeeded
-    judge_url: str = ""
+    judge: str = "env"
     """URL of a vision-language model that evaluates (section 6.3); its key is read from OPENAI_API_KEY. Empty: the
     environment's own check"""
     judge_model: str = ""
@@ -539,8 +539,8 @@ class RolloutWorker:
         self.sees = llm.sees(args.model_id)
         self.model, self.reader = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=self.sees)
         self.tokenizer = llm.tokenizer_of(self.reader)
-        make_judge = partial(Evaluator, args.judge_url, args.judge_model)
-        self.judge = make_judge(JUDGE_PROMPT) if args.judge_url else None
+        make_judge = partial(Evaluator, args.judge, args.judge_model)
+        self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
         self.complete, self.version = Batcher(self._sample), -1
         self.phones, self.free, self.rests = [make_env(args, number)], None, {}
@@ -583,7 +583,7 @@ class RolloutWorker:
 
             watched = Watched(env, album)
             played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, album.add)
-            if self.judge is not None and played.outcome == "exit":  # out of steps is a failure anyway
+            if self.judge is not None and played.ending == "exit":  # out of steps is a failure anyway
                 actions = [step.action for step in played.steps[-2:]]
                 screens = album.last(self.args.judge_images)
                 played.judged = await self.judge.success(task.instruction, actions, screens)
@@ -656,7 +656,7 @@ def make_env(args, worker=0):
     seeing = llm.sees(args.model_id)
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
-    options = {"screenshots": args.screenshots or bool(args.judge_url) or seeing}
+    options = {"screenshots": args.screenshots or (args.judge != "env") or seeing}
     options |= {"format": "aitw"} if seeing else {}
     if args.serials:
         options["serials"] = args.serials
@@ -1197,7 +1197,7 @@ def evaluate(host, tasks, name):
 def success_of(trajectory):
     """1.0 or 0.0 by the judge, where there is one, else by the environment's check; None where neither knows. An agent
     that ran out of steps never said that it was done: 0.0."""
-    if trajectory.outcome != "exit":
+    if trajectory.ending != "exit":
         return 0.0
     said = trajectory.verdict if trajectory.judged is None else trajectory.judged
     return None if said is None else float(said > 0.5)
@@ -1454,8 +1454,8 @@ def main(args):
         raise UsageError(
             f"--serials names {len(args.serials)} phones, --num-workers times --phones-per-worker is {slots}"
         )
-    if args.judge_actions and not args.judge_url:
-        raise UsageError("--judge-actions needs --judge-url")
+    if args.judge_actions and args.judge == "env":
+        raise UsageError("--judge-actions needs --judge")
     if args.demos and not Path(args.demos).is_file():
         raise UsageError(f"--demos {args.demos}: no such file")
     if parallel.sharded():
@@ -1463,12 +1463,12 @@ def main(args):
     learner = load_learner(args)
     if learner.sees and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
-    if args.judge_url:  # a wrong URL or key shows now, not after the first hour
-        args.judge_model = args.judge_model or served_model(args.judge_url, "--judge-url")
+    if args.judge != "env":  # a wrong URL or key shows now, not after the first hour
+        args.judge_model = args.judge_model or served_model(args.judge, "--judge")
     env = make_env(args)  # its tasks; the workers have their own
     train_tasks = tasks_of(env, "train", args)
-    if not args.judge_url and not any(envs.has_check(env, task) for task in train_tasks):
-        raise UsageError(f"{args.env_id}: no training task has a check of its own: --judge-url URL asks a judge")
+    if args.judge == "env" and not any(envs.has_check(env, task) for task in train_tasks):
+        raise UsageError(f"{args.env_id}: no training task has a check of its own: --judge URL asks a judge")
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers)

@@ -14,7 +14,7 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --sync                           # the same parts, one after the other
     python grpo_async.py --step-weight trajectory         # 1/|tau|: plain multi-step GRPO
     python grpo_async.py --loss coupled                   # also raft, reinforce
-    python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --no-sft --lora-rank 64 --env-id webgym:FILE
+    python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
 import asyncio
@@ -94,7 +94,7 @@ class Args(RunArgs):
     """eta: how many versions old a step may be that is trained on"""
     sync: bool = False
     """synchronous: nothing is played while the learner trains (eta = 0)"""
-    lockstep: str = ""
+    schedule: str = ""
     """folder of a run whose schedule is played again: the same groups in the same batches, every step sampled by the
     version that it was sampled by there, one prompt at a time; two such runs have the same metrics, bit for bit"""
 
@@ -110,10 +110,9 @@ class Args(RunArgs):
     """rounds, the newest included, that are shown with their screenshots; older ones are text (released: 1)"""
 
     # supervised fine-tuning: the start of the tiny model
-    sft: bool = True
-    """fine-tune on demonstrations first; off: for instruct models, as in the paper"""
     num_demos: int = preset(128, tiny=500, smoke=24)
-    """demonstrations that the oracle plays on training tasks"""
+    """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning (instruct models, as in the
+    paper)"""
     sft_epochs: int = preset(3, tiny=1)
     """passes over the demonstrations"""
     sft_batch_size: int = 32
@@ -125,7 +124,7 @@ class Args(RunArgs):
     reinforce: WebGym's rule, cross-entropy on the steps of successes (with --sync)"""
     group_size: int = preset(8, tiny=8, smoke=4)
     """rollouts G of a task (released: 8)"""
-    batch_size: int = preset(128, tiny=128, smoke=16)
+    batch_trajectories: int = preset(128, tiny=128, smoke=16)
     """trajectories per batch (released: 128)"""
     iterations: int = preset(300, tiny=25, smoke=2)
     """batches (released: 300)"""
@@ -281,8 +280,13 @@ class Pool:
     counted, and another one is admitted in its place. What is taken is the oldest first, and never older than eta.
     """
 
-    def __init__(self, draw_task, group_size, batch_size, eta, dynamic_sampling=True):
-        self.draw_task, self.group_size, self.batch_size, self.eta = draw_task, group_size, batch_size, eta
+    def __init__(self, draw_task, group_size, batch_trajectories, eta, dynamic_sampling=True):
+        self.draw_task, self.group_size, self.batch_trajectories, self.eta = (
+            draw_task,
+            group_size,
+            batch_trajectories,
+            eta,
+        )
         self.dynamic_sampling = dynamic_sampling
         self.version = self.accepted = self.begun = 0
         self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
@@ -295,7 +299,7 @@ class Pool:
 
     def capacity(self):
         """How many rollouts more may begin now."""
-        return (self.eta + self.version + 1) * self.batch_size - self.accepted - self.running
+        return (self.eta + self.version + 1) * self.batch_trajectories - self.accepted - self.running
 
     def next(self):
         """(group, member) to play next, or None where none may begin."""
@@ -350,7 +354,7 @@ class Pool:
             self._discard(group, "stale")
         self.accepted -= len(stale) * self.group_size
         self.ready = [group for group in self.ready if group not in stale]
-        wanted = self.batch_size // self.group_size
+        wanted = self.batch_trajectories // self.group_size
         if len(self.ready) < wanted:
             return None
         batch, self.ready = self.ready[:wanted], self.ready[wanted:]
@@ -374,7 +378,7 @@ class Pool:
     def set_state(self, state):
         """After a resume what was consumed counts as accepted, and nothing else: version * B."""
         self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
-        self.accepted = self.version * self.batch_size
+        self.accepted = self.version * self.batch_trajectories
         self.making, self.ready = {}, []
 
 
@@ -500,9 +504,9 @@ class PolicyServer:
             torch.set_num_threads(args.cpu_threads)
         self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
         self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
-        keeps = args.staleness + 1 if args.lockstep else 0
+        keeps = args.staleness + 1 if args.schedule else 0
         self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
-        self.keeps, self.earlier = keeps, {}  # --lockstep: the last versions' weights
+        self.keeps, self.earlier = keeps, {}  # --schedule: the last versions' weights
         self.beginning = None
 
     async def _begin(self):
@@ -530,7 +534,7 @@ class PolicyServer:
     async def _complete_alone(self, prompt, seed, temperature, version):
         async with self.batched.lock:
             if version not in self.earlier:
-                raise UsageError("--lockstep: the policy server was lost, and the earlier weights with it; begin again")
+                raise UsageError("--schedule: the policy server was lost, and the earlier weights with it; begin again")
             fsdp.fill(self.model, self.earlier[version])
             now, self.version = self.version, version
             try:
@@ -692,20 +696,20 @@ def make_env(args):
 
 
 def read_schedule(args):
-    """{iteration: {place: versions of its steps}} of the rollouts that the run --lockstep was trained on; a place is
+    """{iteration: {place: versions of its steps}} of the rollouts that the run --schedule was trained on; a place is
     the group's number times G plus the member. Raises UsageError where that run does not fit."""
     schedule = {}
-    for trajectory in TrajectoryStore(Path(args.lockstep) / "trajectories.jsonl"):
+    for trajectory in TrajectoryStore(Path(args.schedule) / "trajectories.jsonl"):
         if trajectory.kind == "rollout":
             versions = [step.version for step in trajectory.steps]
             schedule.setdefault(trajectory.phase, {})[trajectory.place] = versions
-    said = f"--lockstep {args.lockstep}: "
+    said = f"--schedule {args.schedule}: "
     if not schedule:
         raise UsageError(f"{said}no run with rollouts is there")
     if args.iterations > max(schedule):
         raise UsageError(f"{said}it has {max(schedule)} batches, not {args.iterations}: --iterations {max(schedule)}")
-    if any(len(places) != args.batch_size for places in schedule.values()):
-        raise UsageError(f"{said}its batches have {len(schedule[max(schedule)])} trajectories: --batch-size")
+    if any(len(places) != args.batch_trajectories for places in schedule.values()):
+        raise UsageError(f"{said}its batches have {len(schedule[max(schedule)])} trajectories: --batch-trajectories")
     if max(i - 1 - v for i, places in schedule.items() for row in places.values() for v in row) > args.staleness:
         raise UsageError(f"{said}it has older steps than --staleness {args.staleness} allows")
     return schedule
@@ -731,7 +735,7 @@ class System:
             server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
         self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
         self.steps, self.weights, self.version = 0, None, 0
-        self.schedule = read_schedule(args) if args.lockstep else None
+        self.schedule = read_schedule(args) if args.schedule else None
         worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
         begin = partial(worker.remote, args)
         self.players = Players(begin, args.num_workers, args.envs_per_worker, self._next, self._status)
@@ -751,7 +755,7 @@ class System:
             ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
         return (
             f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
-            f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_size} are there, "
+            f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_trajectories} are there, "
             f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour"
         )
 
@@ -796,7 +800,7 @@ class System:
         return groups
 
     def batch_again(self, iteration):
-        """The groups of a batch of the run that --lockstep names, each step by the version that sampled it there."""
+        """The groups of a batch of the run that --schedule names, each step by the version that sampled it there."""
         places, groups, size = list(self.schedule[iteration].items()), {}, self.args.group_size
         for number in sorted({place // size for place, _ in places}):
             groups[number] = Group(number, self.pool.draw_task(number))
@@ -809,7 +813,7 @@ class System:
         for (place, _), trajectory in zip(places, self.players.play_each(call, len(places)), strict=True):
             group = groups[place // size]
             if trajectory is None or trajectory.verdict is None:
-                raise TooManyFaults(f"--lockstep: {group.task.task_id} cannot be played again")
+                raise TooManyFaults(f"--schedule: {group.task.task_id} cannot be played again")
             trajectory.reward, trajectory.place = float(trajectory.verdict), place
             self.steps += len(trajectory.steps)
             group.done[place % size] = trajectory
@@ -1016,7 +1020,7 @@ def names_of(trajectories):
 def evaluate(system, run, tasks, name, iteration, args):
     """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
 
-    versions = [system.version] if args.lockstep else None
+    versions = [system.version] if args.schedule else None
 
     def call(worker, index):
         return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature, versions)
@@ -1051,7 +1055,7 @@ def lengths(trajectories):
 def collect(system, iteration, args):
     """A batch of groups, whose screenshots are all there, and these."""
     while True:
-        groups = system.batch_again(iteration) if args.lockstep else system.batch()
+        groups = system.batch_again(iteration) if args.schedule else system.batch()
         pictures = system.pictures(names_of(t for g in groups for t in g.done.values()))
         whole = [g for g in groups if all(name in pictures for name in names_of(g.done.values()))]
         if len(whole) == len(groups):
@@ -1062,14 +1066,14 @@ def collect(system, iteration, args):
 def start_actor(learner, system, run, train_tasks, test_tasks, args):
     """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
     metrics, before = {}, []
-    if args.sft:
+    if args.num_demos:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
             demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
             demos = [t for t in demos if t is not None and t.verdict]
             pictures = system.pictures(names_of(demos))
         if not demos:
-            raise UsageError("there is no demonstration of a success: --num-demos N, or --no-sft")
+            raise UsageError("there is no demonstration of a success: --num-demos N, or 0 for none")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
@@ -1107,7 +1111,7 @@ def train(args, env, run, learner, system):
         before = [t for t in run.trajectories if t.kind == "test before"]
     else:
         before = start_actor(learner, system, run, train_tasks, test_tasks, args)
-    system.pool.open = not args.lockstep  # then a batch's rollouts are all that is played
+    system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
         # a batch of groups is taken, whatever the workers play meanwhile
@@ -1156,17 +1160,19 @@ def train(args, env, run, learner, system):
 def main(args):
     args.env_id = envs.full_name(args.env_id)
     at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens history_images sft_epochs sft_batch_size
-    group_size batch_size iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
+    group_size batch_trajectories iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
     check_ranges(args, at_least_1, above_0="k")
     if args.loss not in LOSSES:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
-    if args.batch_size % args.group_size:
-        raise UsageError(f"--batch-size {args.batch_size} is no multiple of --group-size {args.group_size}")
+    if args.batch_trajectories % args.group_size:
+        raise UsageError(
+            f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
+        )
     check_files(args)
     if args.engine and args.num_servers > 1:
         raise UsageError("--engine is one server: --num-servers 1")
-    if args.lockstep and args.resume:
-        raise UsageError("--lockstep needs the weights of earlier versions, which no checkpoint has: begin it again")
+    if args.schedule and args.resume:
+        raise UsageError("--schedule needs the weights of earlier versions, which no checkpoint has: begin it again")
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     learner = load_learner(args)
@@ -1189,7 +1195,9 @@ def main(args):
                 restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
-        pool = Pool(None, args.group_size, args.batch_size, 0 if args.sync else args.staleness, args.dynamic_sampling)
+        pool = Pool(
+            None, args.group_size, args.batch_trajectories, 0 if args.sync else args.staleness, args.dynamic_sampling
+        )
         pool.open = False
         system = System(args, pool, run.path)
         try:

@@ -176,7 +176,7 @@ class Args(RunArgs):
     value is not stated; Figure 7 sweeps it); of awr and forward-kl: the temperature of their weights"""
     gamma: float = preset(0.9, tiny=1.0)
     """discount of Eq. 15"""
-    lam: float = preset(0.5, tiny=0.0)
+    advantage_lambda: float = preset(0.5, tiny=0.0)
     """lambda of Eq. 8 and 15: next-step against final-step advantage"""
     advantage_floor: float = preset(-math.inf, tiny=0.0)
     """lowest advantage: below 0 an action is pushed down, by up to |A| / beta in log-probability a phase"""
@@ -282,7 +282,7 @@ def paper_loss(logprobs, reference, advantages, lengths, args):
 
 
 def paper_advantages(values, reward, args):
-    return advantages(values, reward, args.gamma, args.lam)
+    return advantages(values, reward, args.gamma, args.advantage_lambda)
 
 
 def critic_loss(value_logits, outcomes):
@@ -865,7 +865,7 @@ def experience(learner, memory, rollouts, rng, args):
 def outcome_reward(trajectory, judged_by, threshold=0.5):
     """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
     success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > threshold
-    return float(success and trajectory.outcome == "exit")
+    return float(success and trajectory.ending == "exit")
 
 
 def value_metrics(fresh, experience):
@@ -883,7 +883,7 @@ def main(args):
     args.env_id = envs.full_name(args.env_id)
     at_least_1 = """num_envs max_new_tokens page_tokens sft_epochs sft_batch_size orm_epochs orm_batch_size
     instructions_per_phase filter_tries batch_size micro_batch_tokens actor_epochs start_episodes"""
-    shares = "gamma lam filter_quantile floored_keep orm_threshold"
+    shares = "gamma advantage_lambda filter_quantile floored_keep orm_threshold"
     check_ranges(args, at_least_1, shares, above_0="beta", any_value="advantage_floor")
     if args.loss not in VARIANTS:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(VARIANTS)}")

@@ -142,7 +142,7 @@ def one(args, arm, seed):
         path = control.as_arm("crps.py", sft[0], method, folder_of(args, "control", seed))
         return path and keep(args, "control", seed, path, "test/")
     # RFT trains on the demonstrations once more: it makes them, and the same start, itself
-    own = "" if arm == "rft" else f"--no-sft --model-id {checkpoint.latest(sft[0]).folder('actor')}"
+    own = "" if arm == "rft" else f"--num-demos 0 --model-id {checkpoint.latest(sft[0]).folder('actor')}"
     path = run(args, arm, seed, f"--no-test-before {own} {ARMS[arm]}")
     if path is not None:
         keep(args, arm, seed, path)

@@ -38,7 +38,7 @@ ARMS = {
     "constant": "",
     "sync": "--sync",
     "tokens": "--loss-mean tokens",
-    "batch32": "--batch-size 32",
+    "batch32": "--batch-trajectories 32",
     "horizon20": "--train-horizon 20",
     "control": "",  # the start, fine-tuned on its demonstrations for as many updates as constant made
 }
@@ -86,7 +86,7 @@ def folder_of(args, name, seed):
 def batches(args, flags):
     """As many as have the trajectories."""
     words = flags.split()
-    size = int(words[words.index("--batch-size") + 1]) if "--batch-size" in words else 128
+    size = int(words[words.index("--batch-trajectories") + 1]) if "--batch-trajectories" in words else 128
     return args.trajectories // size
 
 
@@ -94,7 +94,7 @@ def start(args, seed):
     """The run of a seed's fine-tuned policy: its folder. What its first test shows is the arm "sft"."""
     folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
-        path = run(args, "sft", seed, "--iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
+        path = run(args, "sft", seed, "--iterations 1 --batch-trajectories 8 --no-dynamic-sampling --learning-rate 0")
         if path is not None and not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
@@ -121,11 +121,16 @@ def measured(args, arm, seed):
 def measure(args):
     """All runs that are not there yet."""
     if not measured(args, "base", 1):
-        path = run(args, "base", 1, "--no-sft --iterations 1 --batch-size 8 --no-dynamic-sampling --learning-rate 0")
+        path = run(
+            args,
+            "base",
+            1,
+            "--num-demos 0 --iterations 1 --batch-trajectories 8 --no-dynamic-sampling --learning-rate 0",
+        )
         keep(args, "base", 1, path, "test_before/")
     for seed in range(1, args.seeds + 1):
         started = start(args, seed)
-        begin = f"--no-sft --model-id {checkpoint.latest(started).folder('actor')}"
+        begin = f"--num-demos 0 --model-id {checkpoint.latest(started).folder('actor')}"
         for arm in sorted(args.arms, key=lambda arm: arm == "control"):  # last, when its method is there
             if measured(args, arm, seed):
                 continue

@@ -1,7 +1,7 @@
 """How far a vision-language judge agrees with the simulated phone's own check, by the number of screens that it sees
 (DistRL's Figure 5).
 
-    python benchmarks/judge.py --judge-url http://localhost:8000/v1 --tasks 100
+    python benchmarks/judge.py --judge http://localhost:8000/v1 --tasks 100
 
 Every task is played twice: by the oracle to its end, and by the oracle until it stops one to three actions too early
 and says that it is done. So half of the episodes succeed, and what fails looks as if it had nearly succeeded.
@@ -27,7 +27,7 @@ from distrl import JUDGE_PROMPT
 
 @dataclass
 class Args:
-    judge_url: str
+    judge: str
     """URL of an OpenAI-compatible server with a vision-language model; its key is read from OPENAI_API_KEY"""
     judge_model: str = ""
     """its name there; empty: the one model that is served"""
@@ -67,7 +67,7 @@ async def episodes(args):
 
 
 async def measure(args):
-    judge = Evaluator(args.judge_url, args.judge_model or served_model(args.judge_url, "--judge-url"), JUDGE_PROMPT)
+    judge = Evaluator(args.judge, args.judge_model or served_model(args.judge, "--judge"), JUDGE_PROMPT)
     played, free = await episodes(args), asyncio.Semaphore(args.at_once)
 
     async def ask(task, actions, album, verdict, count):

@@ -30,7 +30,7 @@ CRPS = """crps.py --lockstep --cpu-threads 2 --sft-epochs 4 --num-envs 16 --grou
 DIGIRL = """digirl.py --lockstep --cpu-threads 2 --num-envs 4 --num-demos 12 --sft-epochs 2 --batch-trajectories 8
 --iterations 3 --max-steps 6 --eval-every 2 --eval-tasks 2 --test-tasks 4 --instruction-updates 2 --step-updates 2
 --actor-updates 2 --batch-size 8 --save-every 1"""
-GRPO = """grpo_async.py --env-id gallery/count+take_out --batch-size 8 --group-size 4 --iterations 3 --eval-every 2
+GRPO = """grpo_async.py --env-id gallery/count+take_out --batch-trajectories 8 --group-size 4 --iterations 3 --eval-every 2
 --save-every 1 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2
 --update-epochs 1 --minibatches 8 --learning-rate 1e-4"""
 RUNS = {
@@ -70,12 +70,12 @@ def make_grpo(folder, record):
     if not start.is_dir():
         make(start, f"{GRPO} --num-demos 80")
     (run,) = start.iterdir()
-    begin = f"--no-sft --preset tiny --model-id {checkpoint.latest(run).folder('actor').resolve()}"
+    begin = f"--num-demos 0 --preset tiny --model-id {checkpoint.latest(run).folder('actor').resolve()}"
     free = record / "grpo-free"
     if not free.is_dir():
         make(free, f"{GRPO} {begin}")
     (schedule,) = free.iterdir()
-    return make(folder, f"{GRPO} {begin} --lockstep {schedule.resolve()}")
+    return make(folder, f"{GRPO} {begin} --schedule {schedule.resolve()}")
 
 
 def what(run):

@@ -193,7 +193,7 @@ def traces(trajectories):
     found = []
     for t in trajectories:
         pages = [step.observation for step in t.steps] + [t.final_observation]
-        whole = t.outcome == "exit" or len(t.steps) == t.task.max_steps
+        whole = t.ending == "exit" or len(t.steps) == t.task.max_steps
         if not whole or not t.final_observation or any(MARK in page for page in pages):
             found.append(t)
     return found

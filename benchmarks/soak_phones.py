@@ -99,7 +99,7 @@ def kill_one(processes, is_victim):
 
 def parts(trajectories):
     """Stored episodes that are a part of one: neither an end nor the last step."""
-    return [t for t in trajectories if t.outcome != "exit" and len(t.steps) < t.task.max_steps]
+    return [t for t in trajectories if t.ending != "exit" and len(t.steps) < t.task.max_steps]
 
 
 def main(args):

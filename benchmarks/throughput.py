@@ -108,7 +108,7 @@ def run(args, median, sigma, sync):
         "page-delay": median,
         "page-delay-sigma": sigma,
         "envs-per-worker": args.envs,
-        "batch-size": args.batch_size,
+        "batch-trajectories": args.batch_size,
         "iterations": args.batches,
         "max-steps": args.max_steps,
         "train-horizon": 0,
@@ -116,7 +116,14 @@ def run(args, median, sigma, sync):
         "eval-every": 10**6,
         "save-every": 10**6,
     }
-    command = [sys.executable, "grpo_async.py", "--no-sft", "--no-dynamic-sampling", *(["--sync"] if sync else [])]
+    command = [
+        sys.executable,
+        "grpo_async.py",
+        "--num-demos",
+        "0",
+        "--no-dynamic-sampling",
+        *(["--sync"] if sync else []),
+    ]
     command += [word for name, value in flags.items() for word in (f"--{name}", str(value))] + args.flags.split()
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if done.returncode:

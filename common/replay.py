@@ -119,7 +119,7 @@ class Trajectory:
     seed: int
     attempt: int
     steps: list[Step] = field(default_factory=list)
-    outcome: str = "truncated"  # "exit" or "truncated"
+    ending: str = "truncated"  # "exit" or "truncated"
     answer: str = ""
     verdict: float | None = None
     score: float | None = None
@@ -142,7 +142,7 @@ class Trajectory:
         """By the true verdict; where there is none, by the judge's opinion of an episode that ended by an exit."""
         if self.verdict is not None:
             return bool(self.verdict)
-        return self.outcome == "exit" and (self.judged or 0.0) > 0.5
+        return self.ending == "exit" and (self.judged or 0.0) > 0.5
 
 
 STORED = [name for name in Step.__dataclass_fields__ if name not in ("trajectory", "t")]
@@ -172,6 +172,8 @@ def from_json(line: str | bytes) -> Trajectory:
     if not isinstance(record, dict):  # a torn tail can be a bare number
         raise ValueError("not a trajectory record")
     steps = [Step(**step) for step in record.pop("steps")]
+    if "outcome" in record:  # as runs of before called it
+        record["ending"] = record.pop("outcome")
     return Trajectory(task=Task(**record.pop("task")), steps=steps, **record)
 
 
@@ -316,7 +318,7 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
                 continue
             task = Task(**record["task"]) if "task" in record else None
             task = task or Task(f"demo-{number}", "", record["instruction"], len(record["steps"]))
-            demo = Trajectory(task, seed=0, attempt=0, reward=1.0, verdict=1.0, policy="demo", outcome="exit")
+            demo = Trajectory(task, seed=0, attempt=0, reward=1.0, verdict=1.0, policy="demo", ending="exit")
             error = ""  # what the step before brought stands on the page of this one
             for step in record["steps"]:
                 obs = {"text": step.get("text") or step["observation"], "error": error}

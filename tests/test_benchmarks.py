@@ -356,7 +356,7 @@ def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
     def episode(name, verdict, policy):
         task = Task(name, "shop", "do it", max_steps=3)
         steps = [Step([1], [2], [-0.5], 0, "page", "exit()")]
-        return Trajectory(task, 0, 0, steps, reward=verdict, verdict=verdict, policy=policy, outcome="exit")
+        return Trajectory(task, 0, 0, steps, reward=verdict, verdict=verdict, policy=policy, ending="exit")
 
     store.append([episode("b", 1.0, "test after"), episode("a", 0.0, "test after"), episode("a", 1.0, "test before")])
     assert comparison.record_of(tmp_path, ["x"], "x")["outcomes"] == "01"  # by id, of the test meant

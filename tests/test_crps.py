@@ -357,7 +357,7 @@ def sampled(model, tokenizer, groups, shift=0.0):
 
 def update_once(tiny, groups, reference=None, **changes):
     """`update_actor` on a copy of the model: (gradient of its last minibatch, the copy, metrics)."""
-    actor, args = copy.deepcopy(tiny[0]), make_args(anneal_lr=False, max_grad_norm=1e9, minibatch_size=999, **changes)
+    actor, args = copy.deepcopy(tiny[0]), make_args(anneal_lr=False, max_grad_norm=1e9, batch_size=999, **changes)
     reference = reference and net_of(reference, tiny[1], args)
     learner = crps.Learner(net_of(actor, tiny[1], args, sgd=True), random.Random(0), reference=reference)
     crps.set_advantages(groups, learner, args)
@@ -497,7 +497,7 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
 
 def test_the_critic_learns_the_returns(tiny):
     torch.manual_seed(1)
-    args = make_args(algorithm="ppo", minibatch_size=999, micro_batch_tokens=40)
+    args = make_args(algorithm="ppo", batch_size=999, micro_batch_tokens=40)
     body, head = copy.deepcopy(tiny[0]), torch.nn.Linear(32, 1)
     critic = net_of(torch.nn.ModuleDict({"body": body, "head": head}), tiny[1], args, 1e-3)
     learner = crps.Learner(net_of(*tiny, args), random.Random(0), critic=critic)
@@ -573,7 +573,7 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
     (dict(test_tasks=-1), "--test-tasks must not be negative"),
     (dict(fixed_k=-1), "--fixed-k must not be negative"),
     (dict(eval_every=0), "--eval-every"),
-    (dict(minibatch_size=0), "--minibatch-size"),
+    (dict(batch_size=0), "--batch-size"),
     (dict(demos="nowhere"), "no such file"),
     (dict(engine="http://x"), "--lora-rank"),
 ])  # fmt: skip

@@ -54,7 +54,7 @@ def actor(tmp_path_factory):
 
 
 def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor):
-    flags = [*SMALL, "--no-sft", "--model-id", actor]
+    flags = [*SMALL, "--num-demos", "0", "--model-id", actor]
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     output = run_crps(whole, *flags)
     for part in ("Test success", "Task score", "Episodes", "Plots"):
@@ -101,7 +101,18 @@ def check_the_glossary(rows):
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path, actor):
-    flags = [*SMALL, "--no-sft", "--model-id", actor, "--iterations", "2", "--cpu-threads", "1", "--no-test-before"]
+    flags = [
+        *SMALL,
+        "--num-demos",
+        "0",
+        "--model-id",
+        actor,
+        "--iterations",
+        "2",
+        "--cpu-threads",
+        "1",
+        "--no-test-before",
+    ]
     flags += ["--algorithm", "ppo", "--p-replay", "1"]  # with a critic; replays in the second batch
     run_crps(tmp_path / "one", *flags)
     out = run_crps(tmp_path / "two", *flags, launch=LAUNCH)
@@ -127,7 +138,7 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
     tokenizer.chat_template = QWEN
     folder = tmp_path / "chat"
     model.save_pretrained(folder), tokenizer.save_pretrained(folder)
-    small = """--preset paper --no-sft --lora-rank 4 --iterations 1 --group-size 2 --groups-per-iteration 2 --num-envs 4
+    small = """--preset paper --num-demos 0 --lora-rank 4 --iterations 1 --group-size 2 --groups-per-iteration 2 --num-envs 4
     --max-new-tokens 4 --test-tasks 1 --no-test-before --eval-every 9 --track --learning-rate 1e-3""".split()
     out = run_crps(tmp_path / "runs", "--model-id", folder, *small)
     assert "Task score" in out
@@ -145,7 +156,18 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
 
 
 def test_rejection_fine_tuning_learns_once(tmp_path, actor):
-    flags = [*SMALL, "--algorithm", "rft", "--no-sft", "--model-id", actor, "--iterations", "1", "--no-test-before"]
+    flags = [
+        *SMALL,
+        "--algorithm",
+        "rft",
+        "--num-demos",
+        "0",
+        "--model-id",
+        actor,
+        "--iterations",
+        "1",
+        "--no-test-before",
+    ]
     run_crps(tmp_path, *flags)
     (run,) = tmp_path.iterdir()
     weights = checkpoint.latest(run).weights("actor")

@@ -121,7 +121,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert rows[1]["orm/labelled"] == 16  # start-up, demonstrations, and of the file as many as asked for
     trained_on = [t for t in episodes if t.policy.startswith("phase")]
     assert len(trained_on) == 12
-    assert all(t.reward == (t.judged > PAID and t.outcome == "exit") for t in trained_on)  # never the true verdict
+    assert all(t.reward == (t.judged > PAID and t.ending == "exit") for t in trained_on)  # never the true verdict
     assert (run / "episodes.html").exists() and (run / "plots" / "success.png").exists()
     for part in ("the start ", "the control ", "reinforcement ", "above the start", "above the control", str(run)):
         assert part in out
@@ -141,7 +141,7 @@ def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
     (run,) = tmp_path.iterdir()
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
     assert len(rollouts) == 4  # every third answer was neither YES nor NO
-    assert all(t.judged is not None and t.reward == (t.judged > PAID and t.outcome == "exit") for t in rollouts)
+    assert all(t.judged is not None and t.reward == (t.judged > PAID and t.ending == "exit") for t in rollouts)
 
 
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
@@ -150,7 +150,7 @@ def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_v
     rows = read_metrics(run)
     assert not any(name.startswith(("orm", "losses/critic", "replay")) for row in rows for name in row)
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
-    assert len(rollouts) == 6 and all(t.reward == (t.verdict and t.outcome == "exit") for t in rollouts)
+    assert len(rollouts) == 6 and all(t.reward == (t.verdict and t.ending == "exit") for t in rollouts)
     assert all(t.task.config and t.judged is None for t in rollouts)
     if any(t.reward for t in rollouts):
         assert rows[-2]["charts/updates"] > 0

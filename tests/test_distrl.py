@@ -190,7 +190,7 @@ def test_sampling_probabilities():
 def trajectory(rng, reward=0.0, steps=3, version=0, error=""):
     """An episode of random tokens on different screens."""
     task = Task("t", "general", "do it", 9)
-    made = Trajectory(task, rng.randrange(1000), 0, outcome="exit", verdict=reward, reward=reward)
+    made = Trajectory(task, rng.randrange(1000), 0, ending="exit", verdict=reward, reward=reward)
     for t in range(steps):
         prompt = [rng.randrange(5, 300) for _ in range(rng.randrange(4, 20))]
         action = [rng.randrange(5, 300) for _ in range(rng.randrange(1, 6))]
@@ -472,7 +472,7 @@ def test_success_is_the_judges_or_the_checks_and_never_that_of_who_ran_out_of_st
     assert distrl.success_of(made) == 0.0
     assert distrl.success_of(replace(made, judged=1.0)) == 1.0
     assert distrl.success_of(replace(made, verdict=None)) is None
-    assert distrl.success_of(replace(made, judged=1.0, outcome="truncated")) == 0.0
+    assert distrl.success_of(replace(made, judged=1.0, ending="truncated")) == 0.0
 
 
 class Replies(BaseHTTPRequestHandler):
@@ -510,7 +510,7 @@ def judge_url():
 
 
 async def test_the_evaluator_sees_the_last_screen_and_two_actions(judge_url):
-    evaluator = Evaluator(judge_url, served_model(judge_url, "--judge-url"), distrl.JUDGE_PROMPT)
+    evaluator = Evaluator(judge_url, served_model(judge_url, "--judge"), distrl.JUDGE_PROMPT)
     Replies.says[:], Replies.asked[:] = (
         ["Done. Status: success", "It is unsuccessful.\nStatus: failure", "who knows"],
         [],
@@ -523,8 +523,8 @@ async def test_the_evaluator_sees_the_last_screen_and_two_actions(judge_url):
     text, picture = first["messages"][0]["content"]
     assert first["model"] == "eye" and '"say \\"hi\\""' in text["text"] and '["a", "b"]' in text["text"]
     assert picture["image_url"]["url"] == "data:image/png;base64,iVBORzE="
-    with pytest.raises(UsageError, match="--judge-url http://127.0.0.1:9/v1: no model"):
-        served_model("http://127.0.0.1:9/v1", "--judge-url")
+    with pytest.raises(UsageError, match="--judge http://127.0.0.1:9/v1: no model"):
+        served_model("http://127.0.0.1:9/v1", "--judge")
 
 
 async def test_the_judge_says_which_actions_were_invalid(judge_url):

@@ -121,7 +121,7 @@ def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained)
     rollouts = rollouts_of(run)
     places = [t.place for t in rollouts]  # what was on its way is played, nothing twice
     assert len(set(places)) == len(places) and set(range(20)) <= set(places)
-    assert len(rollouts) == received[-1] and all(t.outcome == "exit" or len(t.steps) == 4 for t in rollouts)
+    assert len(rollouts) == received[-1] and all(t.ending == "exit" or len(t.steps) == 4 for t in rollouts)
     gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]
     assert gaps and max(gaps) < 1e-4  # new workers have the newest weights, not the base's
 
@@ -166,7 +166,7 @@ def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp
         (["--env-id", "mars"], "there is no such environment"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),
-        (["--judge-url", "http://127.0.0.1:9/v1"], "--judge-url http://127.0.0.1:9/v1: no model is served there"),
+        (["--judge", "http://127.0.0.1:9/v1"], "--judge http://127.0.0.1:9/v1: no model is served there"),
         (["--prompt-format", "chat"], "has no chat template"),
         (["--eval-every", "0"], "--eval-every must be at least 1"),
         (["--total-trajectories", "3"], "--total-trajectories must be at least --warmup-trajectories"),

@@ -134,7 +134,7 @@ def simulate(seed, eta, group_size, groups, players, batches, straggle=0.0):
         while len(running) < players and (job := pool.next()) is not None:
             slow = 50 if rng.random() < straggle else 1
             running.append([rng.randint(1, 6) * slow, *job, pool.version])
-        assert pool.accepted + pool.running <= (eta + pool.version + 1) * pool.batch_size
+        assert pool.accepted + pool.running <= (eta + pool.version + 1) * pool.batch_trajectories
         for entry in list(running):
             entry[0] -= 1
             if entry[0] <= 0:
@@ -184,13 +184,13 @@ def recorded(folder, phases):
 def test_a_schedule_is_read_and_one_that_does_not_fit_is_refused(tmp_path):
     phases = {1: {0: [0, 0], 1: [0]}, 2: {5: [0, 1], 4: [1]}, 3: {6: [2], 7: [1, 1, 2]}}
     recorded(tmp_path, phases)
-    args = grpo_async.Args(lockstep=str(tmp_path), batch_size=2, group_size=2, iterations=3, staleness=1)
+    args = grpo_async.Args(schedule=str(tmp_path), batch_trajectories=2, group_size=2, iterations=3, staleness=1)
     assert grpo_async.read_schedule(args) == phases
     for flags, said in [
         ({"iterations": 4}, "it has 3 batches, not 4"),
-        ({"batch_size": 4}, "its batches have 2 trajectories"),
+        ({"batch_trajectories": 4}, "its batches have 2 trajectories"),
         ({"staleness": 0}, "older steps than --staleness 0"),
-        ({"lockstep": str(tmp_path / "none")}, "no run with rollouts"),
+        ({"schedule": str(tmp_path / "none")}, "no run with rollouts"),
     ]:
         with pytest.raises(UsageError, match=said):
             grpo_async.read_schedule(replace(args, **flags))

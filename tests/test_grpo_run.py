@@ -22,7 +22,7 @@ from tests.test_parallel import LAUNCH
 
 ROOT = Path(__file__).resolve().parent.parent
 RAY = str(Path(sys.executable).with_name("ray"))
-SMALL = """--env-id gallery/count+take_out --batch-size 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1
+SMALL = """--env-id gallery/count+take_out --batch-trajectories 8 --group-size 4 --iterations 3 --eval-every 2 --save-every 1
 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2 --update-epochs 1
 --minibatches 8 --learning-rate 1e-4""".split()
 
@@ -58,7 +58,7 @@ def whole(tmp_path_factory):
 @pytest.fixture(scope="module")
 def trained(whole):
     """Flags that start from what that run ended with."""
-    return "--no-sft", "--model-id", str(latest(whole[0]).folder("actor")), "--preset", "tiny"
+    return "--num-demos", "0", "--model-id", str(latest(whole[0]).folder("actor")), "--preset", "tiny"
 
 
 def test_a_run_from_demonstrations_to_the_summary(whole):
@@ -189,7 +189,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
     recorded = run_of(tmp_path / "first")
     again = []
     for name in ("second", "third"):
-        finish(start(tmp_path / name, *trained, "--lockstep", str(recorded)))
+        finish(start(tmp_path / name, *trained, "--schedule", str(recorded)))
         again.append(run_of(tmp_path / name))
 
     def metrics(run):
@@ -209,7 +209,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
     assert [step[:3] for step in before] == [step[:3] for step in after]
     for (*_, old), (*_, new) in zip(before, after, strict=True):  # by the weights of that version
         assert new == pytest.approx(old, abs=1e-3)  # Adam makes 1e-6 to 1e-4 of another order of sums
-    out = finish(start(tmp_path / "two", *trained, "--lockstep", str(recorded), launch=LAUNCH))
+    out = finish(start(tmp_path / "two", *trained, "--schedule", str(recorded), launch=LAUNCH))
     assert "2 processes" in out
     for one, two in zip(batches(again[0]), batches(run_of(tmp_path / "two")), strict=True):  # two learners
         for name in ("losses/policy_loss", "losses/grad_norm", "losses/clip_fraction", "losses/approx_kl"):
@@ -220,7 +220,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
 
 def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(tmp_path):
     flags = "--env-id gallery/count+exchange --train-horizon 10 --num-demos 8 --iterations 1 --eval-tasks 0".split()
-    finish(start(tmp_path, *flags, "--batch-size", "32"))
+    finish(start(tmp_path, *flags, "--batch-trajectories", "32"))
     templates = {}
     for trajectory in TrajectoryStore(run_of(tmp_path) / "trajectories.jsonl"):
         templates.setdefault(trajectory.policy, set()).add(trajectory.task.template)
@@ -230,7 +230,7 @@ def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(tmp_path):
 @pytest.mark.parametrize(
     "flags, said",
     [
-        (["--batch-size", "10"], "--batch-size 10 is no multiple of --group-size 4"),
+        (["--batch-trajectories", "10"], "--batch-trajectories 10 is no multiple of --group-size 4"),
         (["--num-workers", "0"], "--num-workers must be at least 1"),
         (["--staleness", "-1"], "--staleness must not be negative"),
         (["--train-horizon", "9"], "--train-horizon 9: no task of gallery-v1/count+take_out is that short; 0: all"),
@@ -240,7 +240,7 @@ def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(tmp_path):
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4", "--num-servers", "2"], "--num-servers 1"),
         (["--ray-address", "127.0.0.1:9"], "--ray-address 127.0.0.1:9: no Ray cluster answers"),
-        (["--lockstep", "runs/none", "--resume", "auto"], "--lockstep needs the weights of earlier versions"),
+        (["--schedule", "runs/none", "--resume", "auto"], "--schedule needs the weights of earlier versions"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, flags, said):
@@ -253,7 +253,7 @@ def test_tasks_that_nobody_checks_are_one_line(tmp_path):
     tasks = tmp_path / "tasks.jsonl"
     tasks.write_text('{"intent": "find it", "start_url": "http://127.0.0.1:9/", "split": "train"}\n')
     flags = ["--env-id", f"site:{tasks}", "--runs-dir", str(tmp_path / "runs")]
-    for script, way in (("grpo_async.py", "nothing else says what succeeded"), ("distrl.py", "--judge-url URL asks")):
+    for script, way in (("grpo_async.py", "nothing else says what succeeded"), ("distrl.py", "--judge URL asks")):
         done = run_script([script, *flags], timeout=120)
         assert done.returncode == 2 and "no training task has a check" in done.stderr and way in done.stderr, (
             done.stderr

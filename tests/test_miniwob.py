@@ -226,7 +226,7 @@ async def test_a_demonstration(env):
     task = task_of(env, "click-checkboxes", number=1)
     write = lambda action, thought, obs: action  # noqa: E731
     played = await demonstrate(env, task, lambda goal, steps, obs: [len(steps)], lambda text: [0], write)
-    assert (played.verdict, played.score, played.outcome) == (1.0, 1.0, "exit")
+    assert (played.verdict, played.score, played.ending) == (1.0, 1.0, "exit")
     assert played.steps[0].action.startswith("# Element: ") and parse(played.steps[-1].action).name == "Click"
     unsolved = await demonstrate(env, task_of(env, "tic-tac-toe"), None, None, None)
     assert not unsolved.steps and unsolved.verdict is None

@@ -204,7 +204,7 @@ def test_a_line_that_is_no_demonstration_is_named(tmp_path):
     ],
 )
 def test_success_is_the_verdict_or_else_what_the_judge_thinks_of_an_exit(verdict, judged, outcome, success):
-    trajectory = Trajectory(Task("1", "shop", "buy", 15), 0, 0, outcome=outcome, verdict=verdict, judged=judged)
+    trajectory = Trajectory(Task("1", "shop", "buy", 15), 0, 0, ending=outcome, verdict=verdict, judged=judged)
     assert trajectory.success is success
 
 

@@ -70,7 +70,7 @@ def test_every_task_is_played_once_in_order_and_prompts_are_batched():
     batches, faults = [], rollout.FaultLog()
     played = run([Counter() for _ in range(4)], tasks(10), faults, batches)
     assert [t.task.task_id for t in played] == [f"t{i}" for i in range(10)]
-    assert all(len(t.steps) == 3 and t.verdict == 1.0 and t.outcome == "exit" for t in played)
+    assert all(len(t.steps) == 3 and t.verdict == 1.0 and t.ending == "exit" for t in played)
     assert max(batches) > 1 and sum(batches) == 30
     assert faults.episodes == 10 and faults.rate == 0.0
 

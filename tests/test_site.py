@@ -310,7 +310,7 @@ def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
     # what the judge said neither of is in no figure and no batch, in evaluations either
     assert counts["judge said neither"] and len(played) == counts["judge asked"] - counts["judge said neither"]
     assert all(t.verdict is None and t.judged is not None for t in played)
-    paid = [t.judged > Args.orm_threshold and t.outcome == "exit" for t in played]
+    paid = [t.judged > Args.orm_threshold and t.ending == "exit" for t in played]
     assert any(t.reward for t in played) == any(paid)
     row = read_metrics(run)[-1]
     after = [t for t in played if t.policy == "test after"]

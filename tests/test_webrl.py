@@ -377,7 +377,7 @@ def test_the_schedule_reaches_the_rate_and_its_floor():
 def test_values_are_set_where_the_advantage_needs_them(tiny):
     rng = random.Random(3)
     trajectories = [trajectory(rng, 4, 1.0), trajectory(rng, 3, 0.0)]
-    args = make_args(gamma=0.9, lam=0.5)
+    args = make_args(gamma=0.9, advantage_lambda=0.5)
     critic = net_of(torch.nn.ModuleDict({"body": tiny[0], "head": torch.nn.Linear(32, 1)}), tiny[1], args)
     webrl.set_advantages(webrl.steps_of(trajectories), critic, args)
     for made in trajectories:
@@ -408,8 +408,8 @@ def test_the_floor_keeps_a_share():
 
 
 def test_the_judge_in_force_pays_and_running_out_of_steps_does_not():
-    def made(judged, verdict, outcome="exit"):
-        return Trajectory(Task("a", "shop", "buy", 15), 0, 0, judged=judged, verdict=verdict, outcome=outcome)
+    def made(judged, verdict, ending="exit"):
+        return Trajectory(Task("a", "shop", "buy", 15), 0, 0, judged=judged, verdict=verdict, ending=ending)
 
     assert webrl.outcome_reward(made(0.9, 0.0), "orm") == 1.0  # a true verdict never corrects the ORM
     assert webrl.outcome_reward(made(0.2, 1.0), "orm") == 0.0
@@ -583,7 +583,7 @@ def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_a
 
     def episode(task, policy, page):
         step = Step([1], [2], [-0.5], 0, page, "exit()")
-        return Trajectory(task, 0, 0, [step], verdict=0.0, policy=policy, outcome="exit")
+        return Trajectory(task, 0, 0, [step], verdict=0.0, policy=policy, ending="exit")
 
     def first_pages(tasks):
         asked.append([task.task_id for task in tasks])
@@ -624,7 +624,7 @@ def test_without_a_generator_the_environment_says_what_is_feasible():
 
 def test_error_types_follow_their_rules():
     def made(actions, outcome, errors=(), pages=True, verdict=0.0):
-        t = Trajectory(Task("a", "shop", "buy", 15), 0, 0, verdict=verdict, outcome=outcome)
+        t = Trajectory(Task("a", "shop", "buy", 15), 0, 0, verdict=verdict, ending=ending)
         for i, action in enumerate(actions):
             t.steps.append(Step([], [], [], 0, f"page {i if pages else 0}", action, error="no" if i in errors else ""))
         return t
@@ -663,7 +663,7 @@ def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
     assert tiny.preset == "tiny" and tiny.learning_rate == values_of(webrl.Args, "tiny")["learning_rate"]
     assert parse(["--learning-rate", "5e-6"]).learning_rate == 5e-6
     paper = parse(["--model-id", "meta-llama/Llama-3.1-8B"])
-    assert (paper.preset, paper.learning_rate, paper.gamma, paper.lam, paper.batch_size) == (
+    assert (paper.preset, paper.learning_rate, paper.gamma, paper.advantage_lambda, paper.batch_size) == (
         "paper",
         1e-6,
         0.9,
@@ -677,7 +677,7 @@ def test_a_flag_wins_over_the_preset_and_the_preset_over_the_paper():
 
 def test_the_rate_of_success_has_its_interval():
     def made(verdict, site, steps):
-        t = Trajectory(Task("a", site, "buy", 15, requirements=1, steps=steps), 0, 0, verdict=verdict, outcome="exit")
+        t = Trajectory(Task("a", site, "buy", 15, requirements=1, steps=steps), 0, 0, verdict=verdict, ending="exit")
         t.steps = [Step([], [], [], 0, "p", "a"), Step([], [], [], 0, "q", "b")]
         return t
 

@@ -162,7 +162,7 @@ function ending(episode) {
   const good = outcome(episode), cell = (label, text, kind = "") => make("div", {}, make("span", { class: "label" }, label), make("span", { class: "big " + kind }, text));
   return make("section", { class: "step" }, make("div", { class: "number" }, "end"),
     make("div", { class: "card" },
-      make("div", { class: "end" }, cell("ended by", episode.outcome === "exit" ? "the agent's exit" : "the step limit"), cell("answer", episode.answer || "none"),
+      make("div", { class: "end" }, cell("ended by", episode.ending === "exit" ? "the agent's exit" : "the step limit"), cell("answer", episode.answer || "none"),
         cell("environment", success(episode) === null ? "unknown" : good ? "success" : "failure", success(episode) === null ? "" : good ? "good" : "bad"),
         episode.score === null ? null : cell("score", number(episode.score)),
         cell("judge", episode.judged === null ? "not asked" : number(episode.judged)), cell("reward in training", number(episode.reward))),

@@ -126,7 +126,7 @@ def episode_data(trajectory: Trajectory) -> dict:
         seed=trajectory.seed,
         phase=trajectory.phase,
         policy=trajectory.policy,
-        outcome=trajectory.outcome,
+        ending=trajectory.ending,
         answer=trajectory.answer,
         verdict=finite(trajectory.verdict),
         judged=finite(trajectory.judged),

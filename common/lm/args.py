@@ -30,6 +30,17 @@ def values_of(args_class, name):
     return {key: values.get(name, values["tiny"]) for key, values in given.items()}
 
 
+# Fields that some script called otherwise, and what they are there now.
+RENAMED = {
+    "sft": "num_demos",  # off: 0
+    "minibatch_size": "batch_size",
+    "batch_size": "batch_trajectories",  # where it counted trajectories
+    "lockstep": "schedule",  # where it was a run's folder
+    "judge_url": "judge",
+    "lam": "advantage_lambda",
+}
+
+
 @dataclass
 class RunArgs:
     exp_name: str = ""
@@ -89,7 +100,13 @@ def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda arg
 
     argv = sys.argv[1:] if argv is None else list(argv)
     silent = [word for word in argv if word not in ("-h", "--help")]  # help is printed with the preset's values
-    first, _ = tyro.cli(args_class, args=silent, return_unknown_args=True)
+    first, unknown = tyro.cli(args_class, args=silent, return_unknown_args=True)
+    for word in unknown:
+        old = word.split("=")[0].removeprefix("--").replace("-", "_")
+        new = RENAMED.get(old.removeprefix("no_"))
+        if word.startswith("--") and new in args_class.__dataclass_fields__:
+            now = "--num-demos 0" if old == "no_sft" else f"--{new.replace('_', '-')}"
+            raise UsageError(f"{word.split('=')[0]} is called {now} now")
     if first.resume not in ("", "auto"):
         defaults = replace(args_class(), **_saved_args(args_class, Path(first.resume)))
         args = tyro.cli(args_class, args=argv, default=defaults)
@@ -130,4 +147,12 @@ def _saved_args(args_class, run_path: Path) -> dict:
         saved = json.loads((run_path / "args.json").read_text())
     except (OSError, ValueError) as error:
         raise UsageError(f"nothing to resume: {run_path} has no readable args.json") from error
-    return {name: value for name, value in saved.items() if name in args_class.__dataclass_fields__}
+    known = args_class.__dataclass_fields__
+    for old, new in RENAMED.items():  # a run of before
+        if old in saved and old not in known and new in known and new not in saved:
+            saved[new] = saved[old]
+    if saved.get("sft") is False:
+        saved["num_demos"] = 0
+    if saved.get("judge") == "" and "judge_url" in saved:
+        saved["judge"] = "env"
+    return {name: value for name, value in saved.items() if name in known}

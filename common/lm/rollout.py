@@ -165,7 +165,7 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
         step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
         trajectory.final_observation = obs["text"]
         if terminated or truncated:
-            trajectory.outcome = "exit" if terminated else "truncated"
+            trajectory.ending = "exit" if terminated else "truncated"
             trajectory.answer = info.get("answer", "")
             trajectory.verdict, trajectory.score = info.get("verdict"), info.get("score")
             break
@@ -187,7 +187,7 @@ async def play_until_sound(env, task, index, play_once, faults):
                 faults.agent_hangs += 1
                 faults.record()
                 hang.trajectory.verdict = 0.0 if task.config is not None else None
-                hang.trajectory.outcome = "truncated"
+                hang.trajectory.ending = "truncated"
                 return hang.trajectory
             hung = getattr(hang, "actions", None)
             faults.record(hang)
@@ -266,7 +266,7 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
         if truncated:
             break
         if terminated:
-            trajectory.outcome, trajectory.answer = "exit", info.get("answer", "")
+            trajectory.ending, trajectory.answer = "exit", info.get("answer", "")
             trajectory.verdict = trajectory.reward = info.get("verdict")
             trajectory.score = info.get("score")
     return trajectory

@@ -19,8 +19,9 @@ def check_files(args):
     """Raises UsageError where flags that several scripts have do not go together, or a file is not there."""
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
-    if args.engine and args.lockstep:
-        raise UsageError("--lockstep fixes the batches, which --engine leaves to the server: one of them only")
+    for flag in ("lockstep", "schedule"):  # grpo_async.py's
+        if args.engine and getattr(args, flag, False):
+            raise UsageError(f"--{flag} fixes the batches, which --engine leaves to the server: one of them only")
     demos = getattr(args, "demos", "")
     if demos and not Path(demos).is_file():
         raise UsageError(f"--demos {demos}: no such file")

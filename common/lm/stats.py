@@ -70,7 +70,7 @@ def error_type(trajectory) -> str | None:
     if trajectory.success:
         return None
     actions = [step.action for step in trajectory.steps]
-    if trajectory.outcome == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
+    if trajectory.ending == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
         return ERRORS[0]
     if len({step.observation for step in trajectory.steps}) <= 1:
         return ERRORS[1]
@@ -123,6 +123,6 @@ def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
         "rollout/true_success": fmean(known) if known else math.nan,
         "rollout/reward_precision": fmean(paid) if paid else math.nan,
         "rollout/length": len(steps) / count,
-        "rollout/truncated": sum(t.outcome == "truncated" for t in trajectories) / count,
+        "rollout/truncated": sum(t.ending == "truncated" for t in trajectories) / count,
         "rollout/action_errors": sum(bool(step.error) for step in steps) / max(1, len(steps)),
     }
