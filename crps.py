@@ -15,7 +15,7 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --env-id arena --num-envs 16 --num-demos 600 --max-new-tokens 48      # restarts in a real browser
     python crps.py --replay none                      # GRPO; --replay start: with replay from the first step
     python crps.py --algorithm rloo --replay none     # also ppo, rft, sft
-    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --learning-rate 1e-5 --data-dir WEBSHOP
+    python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --data-dir WEBSHOP
 """
 
 import math

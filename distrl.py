@@ -112,7 +112,7 @@ class Args(RunArgs):
 
     # who says that an episode succeeded
     judge: str = "env"
-    """URL of a vision-language model that evaluates (section 6.3); its key is read from OPENAI_API_KEY. Empty: the
+    """URL of a vision-language model that evaluates (section 6.3); its key is read from OPENAI_API_KEY. env: the
     environment's own check"""
     judge_model: str = ""
     """its name there; empty: the one model that is served"""

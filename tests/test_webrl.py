@@ -624,7 +624,7 @@ def test_without_a_generator_the_environment_says_what_is_feasible():
 
 def test_error_types_follow_their_rules():
     def made(actions, outcome, errors=(), pages=True, verdict=0.0):
-        t = Trajectory(Task("a", "shop", "buy", 15), 0, 0, verdict=verdict, ending=ending)
+        t = Trajectory(Task("a", "shop", "buy", 15), 0, 0, verdict=verdict, ending=outcome)
         for i, action in enumerate(actions):
             t.steps.append(Step([], [], [], 0, f"page {i if pages else 0}", action, error="no" if i in errors else ""))
         return t
