@@ -31,8 +31,8 @@ DIGIRL = """digirl.py --lockstep --cpu-threads 2 --num-envs 4 --num-demos 12 --s
 --iterations 3 --max-steps 6 --eval-every 2 --eval-tasks 2 --test-tasks 4 --instruction-updates 2 --step-updates 2
 --actor-updates 2 --batch-size 8 --save-every 1"""
 GRPO = """grpo_async.py --env-id gallery/count+take_out --batch-trajectories 8 --group-size 4 --iterations 3
---eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2
---update-epochs 1 --minibatches 8 --learning-rate 1e-4"""
+--eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10
+--sft-epochs 2 --update-epochs 1 --minibatches 8 --learning-rate 1e-4"""
 RUNS = {
     "webrl": f"{WEBRL} --curriculum --orm-refresh 3",
     "webrl-released": f"{WEBRL} --loss released --no-curriculum",

@@ -23,8 +23,8 @@ from tests.test_parallel import LAUNCH
 ROOT = Path(__file__).resolve().parent.parent
 RAY = str(Path(sys.executable).with_name("ray"))
 SMALL = """--env-id gallery/count+take_out --batch-trajectories 8 --group-size 4 --iterations 3 --eval-every 2
---save-every 1 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2 --update-epochs 1
---minibatches 8 --learning-rate 1e-4""".split()
+--save-every 1 --test-tasks 0 --eval-tasks 4 --no-dynamic-sampling --envs-per-worker 4 --max-steps 10 --sft-epochs 2
+--update-epochs 1 --minibatches 8 --learning-rate 1e-4""".split()
 
 
 def start(folder, *flags, launch=(), env=None):
