@@ -139,7 +139,8 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
     folder = tmp_path / "chat"
     model.save_pretrained(folder), tokenizer.save_pretrained(folder)
     small = """--preset paper --num-demos 0 --lora-rank 4 --iterations 1 --group-size 2 --groups-per-iteration 2
-    --num-envs 4 --max-new-tokens 4 --test-tasks 1 --no-test-before --eval-every 9 --track --learning-rate 1e-3""".split()
+    --num-envs 4 --max-new-tokens 4 --test-tasks 1 --no-test-before --eval-every 9 --track
+    --learning-rate 1e-3""".split()
     out = run_crps(tmp_path / "runs", "--model-id", folder, *small)
     assert "Task score" in out
     (run,) = (tmp_path / "runs").iterdir()

@@ -182,7 +182,8 @@ def seeing(tmp_path):
 def play_seeing(folder, seeing, *more):
     model, url = seeing
     flags = """--num-demos 0 --lora-rank 4 --batch-trajectories 4 --group-size 2 --iterations 1 --num-workers 1
-    --no-dynamic-sampling --envs-per-worker 4 --max-steps 2 --max-new-tokens 6 --test-tasks 0 --viewport 96 96""".split()
+    --no-dynamic-sampling --envs-per-worker 4 --max-steps 2 --max-new-tokens 6 --test-tasks 0
+    --viewport 96 96""".split()
     command = ["grpo_async.py", "--runs-dir", str(folder), "--model-id", model, "--engine", url, *flags, *more]
     return run_script(command, timeout=200)
 
