@@ -36,10 +36,10 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel
+from common.lm import fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
-from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.players import Batcher, Players
@@ -1464,7 +1464,7 @@ def main(args):
     if learner.sees and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
     if args.judge != "env":  # a wrong URL or key shows now, not after the first hour
-        args.judge_model = args.judge_model or served_model(args.judge, "--judge")
+        args.judge_model = args.judge_model or serve.served_model(args.judge, "--judge")
     env = make_env(args)  # its tasks; the workers have their own
     train_tasks = tasks_of(env, "train", args)
     if args.judge == "env" and not any(envs.has_check(env, task) for task in train_tasks):

@@ -33,7 +33,7 @@ import torch.nn.functional as F
 import envs
 from common import orm
 from common.errors import EnvFault, UsageError
-from common.lm import learn, llm, net, parallel
+from common.lm import learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
@@ -523,7 +523,7 @@ def vary_instructions(env, failures, rng, args):
     given = rng.sample(given, min(10, len(given)))
     listing = "\n".join(task.instruction for task in given)
     prompt = GENERATION_PROMPTS[args.generator_prompt].format(site=one.site, tasks=listing)
-    reply = llm.ask(args.generator, args.generator_model, prompt, "--generator")
+    reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
     texts = [text.strip() for text in re.findall(r"`+([^`]+)`+", reply)]
     return [(text, rng.choice(given)) for text in texts if text]
 
@@ -534,7 +534,7 @@ def feasible(task, args):
     if not args.generator:
         return task.config is not None
     prompt = FEASIBILITY_PROMPT.format(site=task.site, task=task.instruction)
-    reply = llm.ask(args.generator, args.generator_model, prompt, "--generator")
+    reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
     return re.findall(r"\[(YES|NO)\]", reply.upper())[-1:] == ["YES"]  # the last: some repeat the question first
 
 
@@ -895,9 +895,9 @@ def main(args):
     learner = Learner(load_actor(args), random.Random(args.seed))
     tokenizer = learner.actor.tokenizer
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
-        orm.served_model(args.judge)
+        serve.served_model(args.judge, "--judge")
     if args.generator:
-        llm.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
+        serve.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
         other = llm.load_tokenizer(args.orm_model_id)
         if other.get_vocab() != tokenizer.get_vocab():

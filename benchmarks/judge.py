@@ -19,8 +19,9 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 from common.errors import EnvFault
-from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.run import run_main
+from common.lm.serve import served_model
 from common.lm.stats import wilson
 from distrl import JUDGE_PROMPT
 

@@ -46,22 +46,6 @@ def p_yes(net, prompts):
     return learn.map_batches(score, prompts, [len(p) for p in prompts], net.tokens)
 
 
-def served_model(url):
-    """(client, name of its model) of the OpenAI-compatible server at `url`; the key is read from OPENAI_API_KEY.
-
-    Raises UsageError where none is there.
-    """
-    import openai
-
-    from common.lm import llm
-
-    client = openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=JUDGE_SECONDS, max_retries=3)
-    try:
-        return client, client.models.list().data[0].id
-    except (openai.OpenAIError, IndexError) as error:
-        raise UsageError(f"--judge {url}: no model is served there ({error})") from error
-
-
 def ask_p_yes(url, prompts):
     """`p_yes` by a served ORM, for prompts as text: None for each that gets no answer, or neither YES nor NO.
 
@@ -71,7 +55,9 @@ def ask_p_yes(url, prompts):
         return parallel.broadcast(None)
     import openai
 
-    client, model = served_model(url)
+    from common.lm import serve
+
+    client, model = serve.client(url, JUDGE_SECONDS), serve.served_model(url, "--judge")
 
     def ask(prompt):
         settings = {"max_tokens": 1, "temperature": 0.0, "logprobs": 20, "extra_body": {"add_special_tokens": False}}

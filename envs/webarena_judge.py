@@ -5,7 +5,7 @@ the true one. Verdicts are read as the original reads its judge's: by the words 
 """
 
 from common.errors import EnvFault, UsageError
-from common.lm import llm
+from common.lm import serve
 
 SECONDS, RETRIES = 120, 4
 
@@ -30,7 +30,7 @@ async def connect(variable, url, model, seconds, retries):
     OPENAI_API_KEY. Raises UsageError, one line that names the `variable`."""
     import openai
 
-    client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=seconds, max_retries=retries)
+    client = serve.async_client(url, seconds, retries)
     try:
         served = [model] if model else [model.id async for model in client.models.list()]
     except openai.OpenAIError as error:

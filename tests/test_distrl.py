@@ -21,7 +21,8 @@ from benchmarks import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
 from common.lm.args import parse_args, values_of
-from common.lm.evaluator import Album, Evaluator, Watched, served_model
+from common.lm.evaluator import Album, Evaluator, Watched
+from common.lm.serve import served_model
 from common.replay import Step, Trajectory
 from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task

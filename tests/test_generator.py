@@ -9,7 +9,7 @@ import pytest
 
 import webrl
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import serve
 from envs import Task
 
 
@@ -81,9 +81,9 @@ def test_instructions_come_from_back_quotes_and_pass_the_feasibility_prompt(serv
 def test_a_server_that_fails_for_a_moment_is_asked_again(server):
     url, handler = server
     handler.failures = 2
-    assert "blue mug" in llm.ask(url, "m", "write tasks", "--generator")
+    assert "blue mug" in serve.ask(url, "m", "write tasks", "--generator")
 
 
 def test_a_server_that_stays_away_is_one_clear_line():
     with pytest.raises(UsageError, match="--generator http://127.0.0.1:9/v1"):
-        llm.ask("http://127.0.0.1:9/v1", "m", "hello", "--generator")
+        serve.ask("http://127.0.0.1:9/v1", "m", "hello", "--generator")

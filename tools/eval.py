@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import learn, llm
+from common.lm import learn, llm, serve
 from common.lm.args import parse_args
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
@@ -118,27 +118,15 @@ class Endpoint:
     """
 
     def __init__(self, args):
-        import openai
-
         self.url, self.released = args.policy, args.prompt_format == "webrl"
         self.script = script_module(args.script or "webrl.py")
         if not hasattr(self.script, "released_prompt" if self.released else "agent_task"):
             raise UsageError(f"--script {args.script}: a server is asked in the format of webrl.py or a copy of it")
-        self.client = openai.AsyncOpenAI(base_url=args.policy, api_key=llm.api_key(), timeout=600, max_retries=4)
-        self.model = args.policy_model or self._only_model(openai)
+        self.client = serve.async_client(args.policy)
+        self.model = args.policy_model or serve.served_model(args.policy, "--policy", only=True)
         if not self.released:  # a wrong URL, key or name shows now, not in every episode
-            llm.ask(args.policy, self.model, "Reply with OK.", "--policy")
+            serve.ask(args.policy, self.model, "Reply with OK.", "--policy")
         self.texts, self.count = {}, 0
-
-    def _only_model(self, openai):
-        try:
-            client = openai.OpenAI(base_url=self.url, api_key=llm.api_key(), timeout=60, max_retries=2)
-            served = [model.id for model in client.models.list()]
-        except openai.OpenAIError as error:
-            raise UsageError(f"--policy {self.url}: {error}") from error
-        if len(served) != 1:
-            raise UsageError(f"--policy {self.url}: it serves {len(served)} models: name one with --policy-model")
-        return served[0]
 
     def prompt(self, instruction, steps, obs):
         actions = [step.action for step in steps]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from common.errors import EnvFault, UsageError
-from common.lm import llm
+from common.lm import llm, serve
 from common.screen import message_part
 
 
@@ -19,16 +19,9 @@ class Engine:
     base model at first, then the adapter that was loaded last."""
 
     def __init__(self, url, stop_ids):
-        import openai
-
-        self.url, self.stop_ids = url, list(stop_ids)
-        self.client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=600, max_retries=4)
-        self.setup = openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=2)
-        try:
-            self.model = self.setup.models.list().data[0].id
-        except (openai.OpenAIError, IndexError) as error:
-            raise UsageError(f"--engine {url}: no model is served there ({error})") from error
-        self.adapters = []
+        self.url, self.stop_ids, self.adapters = url, list(stop_ids), []
+        self.client, self.setup = serve.async_client(url), serve.client(url, retries=2)
+        self.model = serve.served_model(url, "--engine")
 
     async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
         """One prompt's Completion. Raises EnvFault where the server is lost."""

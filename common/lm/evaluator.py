@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 
-from common.errors import EnvFault, UsageError
-from common.lm import llm
+from common.errors import EnvFault
+from common.lm import serve
 from common.screen import message_part
 
 STATUS = re.compile(r"\bstatus\W{1,8}(success|failure)\b", re.IGNORECASE)  # whole words: "unsuccessful" is none
@@ -19,10 +19,8 @@ class Evaluator:
     """`model` at `url`, asked by `prompt`; its key is read from OPENAI_API_KEY."""
 
     def __init__(self, url, model, prompt):
-        import openai
-
         self.url, self.model, self.prompt = url, model, prompt
-        self.client = openai.AsyncOpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=3)
+        self.client = serve.async_client(url, 60, 3)
 
     async def success(self, instruction, actions, screens):
         """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises EnvFault where
@@ -42,16 +40,6 @@ class Evaluator:
         if not found:
             raise EnvFault(f"the judge at {self.url} said neither success nor failure")
         return float(found[-1].lower() == "success")
-
-
-def served_model(url, flag):
-    """The model that is served at `url`, the first of several. Raises UsageError, naming the command line's `flag`."""
-    import openai
-
-    try:
-        return openai.OpenAI(base_url=url, api_key=llm.api_key(), timeout=60, max_retries=1).models.list().data[0].id
-    except (openai.OpenAIError, IndexError) as error:
-        raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
 
 
 class Album:

@@ -261,30 +261,6 @@ def hub_answers(model_id):
     return True
 
 
-def api_key():
-    """The key for servers by URL, from OPENAI_API_KEY; a server of one's own wants none."""
-    return os.environ.get("OPENAI_API_KEY", "none")
-
-
-def ask(url, model, prompt, flag):
-    """One reply of a model behind an OpenAI-compatible API at `url`; its key is read from OPENAI_API_KEY.
-
-    Raises UsageError, naming the command line's `flag`, when the server cannot be reached.
-    """
-    if not parallel.is_main():  # one process asks
-        return parallel.broadcast(None)
-    import openai
-
-    client = openai.OpenAI(base_url=url, api_key=api_key(), timeout=60, max_retries=3)
-    try:
-        reply = client.chat.completions.create(
-            model=model, temperature=1.0, messages=[{"role": "user", "content": prompt}]
-        )
-    except openai.OpenAIError as error:
-        raise UsageError(f"{flag} {url}: {error}") from error
-    return parallel.broadcast(reply.choices[0].message.content or "")
-
-
 def is_tiny(model_id):
     """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
     for path in (Path(model_id), ROOT / model_id):

@@ -1,0 +1,56 @@
+"""Models behind OpenAI-compatible URLs: the key, what is served, one question. Engines and judges build on it."""
+
+import os
+
+from common.errors import UsageError
+from common.lm import parallel
+
+
+def api_key():
+    """The key for servers by URL, from OPENAI_API_KEY; a server of one's own wants none."""
+    return os.environ.get("OPENAI_API_KEY", "none")
+
+
+def client(url, seconds=60, retries=3):
+    """A client that waits, with the key."""
+    import openai
+
+    return openai.OpenAI(base_url=url, api_key=api_key(), timeout=seconds, max_retries=retries)
+
+
+def async_client(url, seconds=600, retries=4):
+    """A client for coroutines, with the key."""
+    import openai
+
+    return openai.AsyncOpenAI(base_url=url, api_key=api_key(), timeout=seconds, max_retries=retries)
+
+
+def served_model(url, flag, only=False):
+    """The model that is served at `url`, the first of several; with `only` there must be one. Raises UsageError, naming
+    the command line's `flag`."""
+    import openai
+
+    try:
+        served = [model.id for model in client(url, retries=1).models.list()]
+    except openai.OpenAIError as error:
+        raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
+    if not served:
+        raise UsageError(f"{flag} {url}: no model is served there")
+    if only and len(served) > 1:
+        raise UsageError(f"{flag} {url}: it serves {len(served)} models: name one with {flag}-model")
+    return served[0]
+
+
+def ask(url, model, prompt, flag):
+    """One reply of a model at `url`. Raises UsageError, naming the command line's `flag`, when the server cannot be
+    reached."""
+    if not parallel.is_main():  # one process asks
+        return parallel.broadcast(None)
+    import openai
+
+    turns = [{"role": "user", "content": prompt}]
+    try:
+        reply = client(url).chat.completions.create(model=model, temperature=1.0, messages=turns)
+    except openai.OpenAIError as error:
+        raise UsageError(f"{flag} {url}: {error}") from error
+    return parallel.broadcast(reply.choices[0].message.content or "")
