@@ -175,6 +175,7 @@ def test_wandb_gets_origin_group_tags_episodes_and_pages(tmp_path, monkeypatch):
             (run.path / "plots").mkdir()
             for name in ("plots/success.png", "episodes.html", "uncommitted.diff", "trajectories-not.txt"):
                 (run.path / name).write_text("text")
+    wandb.teardown()  # its service writes the file's end when the run is finished already
     (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
     kept = "test_run.py", "args.json", "origin.json", "uncommitted.diff", "plots/success.png", "episodes.html"
     log = file.read_bytes()
