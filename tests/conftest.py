@@ -24,6 +24,12 @@ def _is_local(address) -> bool:
         return host in ("localhost", "")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def wandb_files(tmp_path_factory):
+    """wandb keeps copies of artifacts in the user's home otherwise."""
+    os.environ["WANDB_DATA_DIR"] = str(tmp_path_factory.mktemp("wandb"))
+
+
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch):
     real_connect = socket.socket.connect

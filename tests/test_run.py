@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from common.errors import UsageError
-from common.lm import checkpoint
+from common.lm import checkpoint, origin
 from common.lm.args import check_ranges
 from common.lm.run import Run, Timer, read_metrics
 from common.lm.stats import mean_ci, paired_difference, wilson
@@ -156,6 +156,51 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
     assert all(first in folder.name for folder in run.path.glob("wandb/offline-run-*"))
     with Run.create(Args(track=True), __file__, tmp_path) as other:
         assert wandb.run.id != first and other.name != run.name
+
+
+def test_wandb_gets_origin_group_tags_episodes_and_pages(tmp_path, monkeypatch):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for seed in (1, 2):
+        args = Args(env_id="arena/shop+map", seed=seed, track=True)
+        with Run.create(args, __file__, tmp_path) as run:
+            assert wandb.run.group == "arena-shop+map__webrl"
+            assert set(wandb.run.tags) == {"test_run", "arena-shop+map"}  # these Args have no preset
+            (record,) = json.loads((run.path / "origin.json").read_text())
+            assert {wandb.run.config[name] for name in ("commit", "command")} == {record["commit"], record["command"]}
+            played = [trajectory(0), trajectory(1)]
+            played[0].kind, played[1].kind, played[0].verdict = "test after", "rollout", 1.0
+            run.trajectories.append(played)
+            (run.path / "plots").mkdir()
+            for name in ("plots/success.png", "episodes.html", "uncommitted.diff", "trajectories-not.txt"):
+                (run.path / name).write_text("text")
+    wandb.teardown()  # its service writes the file's end when the run is finished already
+    (file,) = run.path.glob("wandb/offline-run-*/*.wandb")
+    kept = "test_run.py", "args.json", "origin.json", "uncommitted.diff", "plots/success.png", "episodes.html"
+    log = file.read_bytes()
+    assert all(name.encode() in log for name in kept) and b"trajectories-not" not in log
+    (table,) = run.path.glob("wandb/offline-run-*/files/media/table/test_episodes*.json")
+    assert json.loads(table.read_text())["data"] == [["test after", "t0", "buy", True, 1, "truncated"]]
+
+
+def test_an_error_of_wandb_is_a_line_and_ends_nothing(tmp_path, monkeypatch, capsys):
+    import wandb
+
+    def fail(*given, **more):
+        raise wandb.errors.CommError("no\nspace there")
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with Run.create(Args(track=True), __file__, tmp_path) as run:
+        monkeypatch.setattr(wandb.Artifact, "add_file", fail)
+        monkeypatch.setattr(wandb.run, "log", fail)
+        run.log({"a": 1}, step=1)
+    assert wandb.run is None and origin.read(run.path)[-1]["state"] == "finished"
+    assert capsys.readouterr().out == "warning: --track: no space there\n" * 2
+    with pytest.raises(KeyboardInterrupt), Run.create(Args(track=True), __file__, tmp_path) as run:
+        run.log({"a": 1}, step=1)
+        raise KeyboardInterrupt
+    assert wandb.run is None and origin.read(run.path)[-1]["state"] == "stopped"
 
 
 # -- time
@@ -309,7 +354,7 @@ def test_a_checkpoint_that_fails_leaves_the_former_ones(tmp_path, monkeypatch):
 def test_killed_while_saving(tmp_path):
     code = f"""
 import os, signal
-from common.lm import checkpoint
+from common.lm import checkpoint, origin
 from pathlib import Path
 class Killer:
     def save_pretrained(self, folder):

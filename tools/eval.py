@@ -26,7 +26,7 @@ sys.path.insert(0, str(ROOT))
 import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import learn, llm, serve
+from common.lm import learn, llm, origin, serve
 from common.lm.args import parse_args
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
@@ -342,6 +342,7 @@ def open_run(args):
         if before != (list(now) if isinstance(now, tuple) else now):
             flag = f"--{name.replace('_', '-')}"
             raise UsageError(f"--resume {args.resume}: it was played with {flag} {before}, not {now}")
+    origin.begin(Path(args.resume))
     return Run(Path(args.resume), args)
 
 

@@ -383,15 +383,9 @@ def pyplot():
     return plt
 
 
-def write(args: Args) -> list[Path]:
-    """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
-    groups = load(args.runs)
+def figures(groups: list[Group], x: str, metrics: tuple[str, ...] = ()):
+    """(Name, figure) of every plot that there are metrics for; a figure is closed when the next one is asked for."""
     plt = pyplot()
-    out = Path(args.out or (Path(args.runs[0]) / "plots" if len(args.runs) == 1 else "plots"))
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
     plots = {
         "success": success,
         "sites": sites,
@@ -399,18 +393,30 @@ def write(args: Args) -> list[Path]:
         "groups": rollout_groups,
         "losses": losses,
         "time": time_breakdown,
-        "metrics": lambda groups, x, plt: asked(groups, args.metrics, x, plt) if args.metrics else None,
+        "metrics": lambda groups, x, plt: asked(groups, metrics, x, plt) if metrics else None,
     }
-    files = []
     for name, plot in plots.items():
-        figure = plot(groups, args.x, plt)
+        figure = plot(groups, x, plt)
         if figure is None:  # no such metrics
             continue
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if len(groups) > 1 or name == "time":
             figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
-        figure.savefig(out / f"{name}.png", dpi=150)
+        yield name, figure
         plt.close(figure)
+
+
+def write(args: Args) -> list[Path]:
+    """Draws the runs' plots and gives the files. Raises UsageError where `args.out` cannot be written."""
+    groups = load(args.runs)
+    out = Path(args.out or (Path(args.runs[0]) / "plots" if len(args.runs) == 1 else "plots"))
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write to {out}: {error.strerror}") from error
+    files = []
+    for name, figure in figures(groups, args.x, args.metrics):
+        figure.savefig(out / f"{name}.png", dpi=150)
         files.append(out / f"{name}.png")
     (out / "results.md").write_text(
         "\n".join(

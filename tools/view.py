@@ -156,26 +156,18 @@ def in_script(value) -> str:
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def page(name: str, facts: str, episodes: list[Trajectory], groups: list[dict], images: dict, threshold: float) -> str:
-    """The whole HTML file."""
-    script = (ROOT / "view.js").read_text()
+def fill(template: str, script: str, title: str, data: dict) -> str:
+    """The whole HTML file: a template and a script of this folder with the data in it."""
+    script = "\n".join((ROOT / name).read_text() for name in ("episode.js", script))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = dict(
-        name=name,
-        facts=facts,
-        threshold=threshold,
-        total=sum(group["episodes"] for group in groups),
-        groups=groups,
-        images=images,
-        episodes=[episode_data(trajectory) for trajectory in reversed(episodes)],
-    )
     parts = {
-        "{{title}}": html.escape(name),
+        "{{title}}": html.escape(title),
         "{{script_hash}}": f"sha256-{digest}",
+        "{{style}}": (ROOT / "view.css").read_text(),
         "{{data}}": in_script(data),
         "{{script}}": script,
     }
-    out, rest = [], (ROOT / "view.html").read_text()
+    out, rest = [], (ROOT / template).read_text()
     for mark in sorted(parts, key=rest.index):  # in one pass, so that a mark inside the data stays what it is
         before, rest = rest.split(mark, 1)
         out += [before, parts[mark]]
@@ -196,8 +188,16 @@ def write(run_path: str | Path, args: Args) -> Path:
     shown = {"env_id": "", "model_id": "", "seed": "seed ", "beta": "β ", "learning_rate": "learning rate "}
     facts = " · ".join(f"{label}{settings[key]}" for key, label in shown.items() if key in settings)
     out = Path(args.out) if args.out else folder / "episodes.html"
-    name = folder.resolve().name
-    out.write_text(page(name, facts, episodes, groups, images, args.judge_threshold))
+    data = dict(
+        name=folder.resolve().name,
+        facts=facts,
+        threshold=args.judge_threshold,
+        total=sum(group["episodes"] for group in groups),
+        groups=groups,
+        images=images,
+        episodes=[episode_data(trajectory) for trajectory in reversed(episodes)],
+    )
+    out.write_text(fill("view.html", "view.js", data["name"], data))
     return out
 
 

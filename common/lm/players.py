@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from common.errors import EnvFault, TooManyFaults
+from common.lm.progress import Progress
 from common.lm.rollout import FAULT_ROUNDS, FAULT_WINDOW, FaultLog
 from common.replay import append_lines
 
@@ -54,7 +55,8 @@ class Players:
       next_rollout(actor): (the call, done(what), again()), or None while none may begin: `done` is told what came and
       returns what the timeline shows of it (None: nothing), `again` that the worker was gone before the episode's end
     These run in the thread as long as it plays:
-      status(): a coroutine of a line that says how things stand, for a terminal, asked for once a second
+      status(): a coroutine of a line that says how things stand, asked for once a second for a terminal,
+      else once a minute
       beside: further coroutines, which end when they are cancelled
     """
 
@@ -164,14 +166,11 @@ class Players:
         return None
 
     async def _show_status(self):
-        """A line under the last one of the terminal; none where nobody watches."""
-        from tqdm import tqdm
-
-        bar = tqdm(total=1, bar_format="{desc}", leave=False, disable=None)
-        while not self.stopping and not bar.disable:
-            bar.set_description_str(await self.status())
-            await asyncio.sleep(1.0)
-        bar.close()
+        """A line under the last one of the terminal; without one, a line a minute."""
+        with Progress(None, "") as bar:
+            while not self.stopping:
+                await asyncio.sleep(bar.pause)
+                bar.advance(note=await self.status())
 
     def per_hour(self):
         """Rollouts that ended in an hour, by the last ones."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
 from common.lm import fsdp, llm, parallel
 from common.lm.engine import EnginePolicy
+from common.lm.progress import Progress
 from common.replay import KINDS, Prefix, Step, Trajectory, kind_of
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
@@ -330,8 +331,6 @@ class Player:
         What the run had finished of them before it was stopped is taken from its folder, except in lockstep, where
         every batch must be as it would have been.
         """
-        from tqdm import tqdm
-
         kind = kind or kind_of(name)
         if kind not in KINDS:
             raise ValueError(f"play(name={name!r}): what are these episodes for? kind= one of {', '.join(KINDS)}")
@@ -357,8 +356,7 @@ class Player:
         finished = dict(parallel.gather(list(finished.items())))  # each process has a file of its own
         rest = [index for index in range(len(tasks)) if index not in finished]
         rest = parallel.share(rest)
-        silent = None if parallel.is_main() else True
-        won, bar = [], tqdm(total=len(rest), desc=name, unit="ep", leave=False, mininterval=1.0, disable=silent)
+        won, bar = [], Progress(len(rest), name, "episode")
 
         def on_done(place, trajectory):
             if trajectory is not None:
@@ -368,8 +366,7 @@ class Player:
                 finished[rest[place]] = trajectory
                 if not self.lockstep:
                     self.run.unfinished.append([trajectory])
-            bar.update()
-            bar.set_postfix_str(f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
+            bar.advance(note=f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
 
         with self.run.timer("pages"), bar:
             todo = [tasks[index] for index in rest]

@@ -1,8 +1,9 @@
 """A run's folder: arguments, metrics, trajectories, checkpoints, the script as run; and how a script ends.
 
-`runs/<env>__<script>__<seed>__<time>/` holds args.json, metrics.jsonl, trajectories.jsonl with screenshots/,
-checkpoints/ (the last two), start/ (the fine-tuned policy), unfinished.jsonl (episodes since the last checkpoint), the
-script, and what the script writes there itself (report, plots, page of episodes).
+`runs/<env>__<script>__<seed>__<time>/` holds args.json, origin.json (where it comes from and how it ended) and
+uncommitted.diff, metrics.jsonl, trajectories.jsonl with screenshots/, checkpoints/ (the last two), start/ (the
+fine-tuned policy), unfinished.jsonl (episodes since the last checkpoint), the script, and what the script writes there
+itself (report, plots, page of episodes).
 """
 
 import asyncio
@@ -25,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import checkpoint, parallel
+from common.lm import checkpoint, origin, parallel
 from common.lm.checkpoint import Checkpoint
 from common.lm.stats import paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
@@ -101,7 +102,8 @@ class Run:
         env_name = re.sub(r"[^\w.+-]+", "-", args.env_id)
         if len(env_name) > 64:  # many tasks by name: a file's name has 255 characters at most
             env_name = f"{env_name[:55]}-{zlib.crc32(args.env_id.encode()):08x}"
-        prefix = f"{env_name}__{exp_name}__{args.seed}__".replace("/", "-")
+        group = f"{env_name}__{exp_name}".replace("/", "-")
+        prefix = f"{group}__{args.seed}__"
         found = None
         if resume == "auto":
             own = [path for path in Path(runs_dir).glob(f"{prefix}*") if _is_of(path, script)]
@@ -119,6 +121,7 @@ class Run:
             (path / "args.json").write_text(json.dumps(asdict(args), indent=2, default=str) + "\n")
             if script.exists():
                 shutil.copy(script, path / script.name)
+            begun = origin.begin(path)
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
@@ -129,11 +132,12 @@ class Run:
             truncate(path / "metrics.jsonl", meta["metrics_size"])
             run.timer.seconds.update(meta["seconds"])
         if getattr(args, "track", False):
-            run._start_wandb()
+            tags = script.stem, env_name, getattr(args, "preset", "")
+            run._start_wandb(group, tags, {name: begun[name] for name in ("commit", "command")})
         parallel.broadcast(path)
         return run
 
-    def _start_wandb(self) -> None:
+    def _start_wandb(self, group: str, tags: tuple[str, ...], facts: dict) -> None:
         import wandb  # slow to import, and wanted by few
 
         try:
@@ -143,7 +147,9 @@ class Run:
                 name=self.name,
                 id=self.name.replace(" ", "-")[-128:],  # the same on resume: wandb goes on with the same curve
                 resume="allow",
-                config=asdict(self.args),
+                group=group[:128],  # the same for all seeds
+                tags=[tag[:64] for tag in tags if tag],
+                config=asdict(self.args) | facts,
                 dir=str(self.path),
             )
         except wandb.errors.Error as error:
@@ -159,8 +165,31 @@ class Run:
         row = {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
         known = {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
         append_lines(self.path / "metrics.jsonl", [json.dumps(known)])  # JSON knows neither NaN nor infinity
-        if self._wandb:
-            self._wandb.log(row)  # never step=: wandb would drop rows that come out of order
+        self._track(lambda wandb_run: wandb_run.log(row))  # never step=: wandb would drop rows that come out of order
+
+    def _track(self, do: Callable) -> None:
+        """`do(wandb's run)`, with --track. A failure of wandb's is one line, never the run's end."""
+        if not self._wandb:
+            return
+        try:
+            do(self._wandb)
+        except Exception as error:
+            self.say(f"warning: --track: {' '.join(str(error).split())[:300] or type(error).__name__}")
+
+    def _upload(self, wandb_run) -> None:
+        """What the folder holds besides metrics, as wandb's artifact; the test episodes as its table."""
+        import wandb
+
+        artifact = wandb.Artifact(re.sub(r"[^\w.-]", "-", self.name, flags=re.ASCII)[-128:], type="run")
+        kept = "*.py", "args.json", origin.FILE, "uncommitted*.diff", "plots/*.png", "episodes.html"
+        for file in sorted(file for pattern in kept for file in self.path.glob(pattern)):
+            artifact.add_file(str(file), str(file.relative_to(self.path)), skip_cache=True)
+        wandb_run.log_artifact(artifact)
+        tested = [t for t in self.trajectories if t.kind.startswith("test")]
+        if tested:
+            rows = [[t.kind, t.task.task_id, t.task.instruction, t.success, len(t.steps), t.outcome] for t in tested]
+            columns = ["evaluation", "task", "instruction", "success", "steps", "ending"]
+            wandb_run.log({"test_episodes": wandb.Table(columns=columns, data=rows)})
 
     def report(self, title: str, metrics: dict[str, Any], names: str) -> None:
         """One line on the terminal: the named metrics (with spaces between them), those that there are."""
@@ -248,9 +277,13 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        if self._wandb:
-            self._wandb.finish(exit_code=0 if kind is None else 1)
+        state, reason = _state(error)
+        if parallel.is_main():
+            origin.end(self.path, state, reason)
         begun = self.resumed or self.trajectories.path.exists() or (self.path / "metrics.jsonl").exists()
+        if begun:
+            self._track(self._upload)
+        self._track(lambda wandb_run: wandb_run.finish(exit_code=0 if kind is None else 1))
         if isinstance(error, UsageError) and not begun and parallel.is_main():
             shutil.rmtree(self.path, ignore_errors=True)  # a wrong flag or file: nothing of the run is there
 
@@ -310,6 +343,15 @@ def _ending(error: BaseException) -> tuple[str | None, int]:
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the user", 130
     return None, 1
+
+
+def _state(error: BaseException | None) -> tuple[str, str]:
+    """How a run ended, for its origin.json, and why."""
+    if error is None:
+        return "finished", ""
+    message, _ = _ending(error)
+    words = " ".join((message or f"{type(error).__name__}: {error}").split())
+    return ("stopped" if words.startswith("stopped") else "failed"), words
 
 
 def _new_folder(runs_dir: Path, name: str) -> Path:
