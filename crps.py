@@ -790,8 +790,8 @@ def train(args, env, player, learner, buffer):
             player.publish(learner.actor.model)
         if learner.iteration % args.eval_every == 0 and updates:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
-            shown = "rollout/reward groups/all_zero groups/entropy replay/buffer_size replay/suffix_mean eval/success"
-            run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
+        shown = "rollout/reward groups/all_zero groups/entropy replay/buffer_size replay/suffix_mean eval/success"
+        run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         run.log(metrics, player.steps)
         if learner.iteration % args.save_every == 0:

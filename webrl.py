@@ -659,7 +659,8 @@ def update_critic(critic, steps, epochs, rng, args):
         outcomes = torch.tensor([step.trajectory.reward for step in part], device=logits.device)
         return critic_loss(logits, outcomes) * len(part)
 
-    losses, _ = critic.descend(loss_sum, learn.shuffled(steps, args.batch_size, epochs, rng), prompt_lengths)
+    batches = learn.shuffled(steps, args.batch_size, epochs, rng)
+    losses, _ = critic.descend(loss_sum, batches, prompt_lengths, title="critic")
     return mean_loss(losses, "critic")
 
 
@@ -680,7 +681,8 @@ def update_actor(learner, steps, phase, rng, args):
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
     rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
-    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates)
+    title = f"phase {phase} of {args.num_phases}: actor"
+    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates, title=title)
     learner.updates += len(batches)
     if not losses:
         return {}

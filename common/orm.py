@@ -115,7 +115,7 @@ def train(net, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weigh
     def lengths(rows):
         return [len(prompts[i]) for i in rows]
 
-    losses, _ = net.descend(loss_sum, batches, lengths, rates=rates)
+    losses, _ = net.descend(loss_sum, batches, lengths, rates=rates, title="reward model")
     learn.set_learning_rate(net.optimizer, rate)
     return learn.mean_loss(losses[-(len(losses) // epochs) :] if epochs else [], "reward model")
 

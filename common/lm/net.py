@@ -100,11 +100,11 @@ class Net:
 
     # --- what it learns
 
-    def descend(self, loss_sum, batches, lengths=step_lengths, max_norm=1.0, counts=None, rates=None):
+    def descend(self, loss_sum, batches, lengths=step_lengths, max_norm=1.0, counts=None, rates=None, title="updates"):
         """`learn.descend` of this model: one optimiser step on each of the batches (lists of steps; other items need
         their `lengths`). Returns (losses, norms)."""
         return learn.descend(
-            self.model, self.optimizer, loss_sum, batches, lengths, self.tokens, max_norm, counts, rates
+            self.model, self.optimizer, loss_sum, batches, lengths, self.tokens, max_norm, counts, rates, title
         )
 
     def fine_tune(self, steps, args, updates=0):
@@ -124,7 +124,7 @@ class Net:
         counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
         rates = [args.sft_learning_rate * learn.warmup_cosine(number / updates) for number in range(updates)]
         tuned = replace(self).begin(args.sft_learning_rate)
-        losses, _ = tuned.descend(loss_sum, batches, counts=counts, rates=rates)
+        losses, _ = tuned.descend(loss_sum, batches, counts=counts, rates=rates, title="fine-tuning")
         return learn.mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
 
     # --- what a checkpoint holds of it

@@ -477,8 +477,9 @@ class Player:
         def on_done(place, trajectory):
             if trajectory is not None:
                 finished[part[place]] = trajectory
+            bar.advance()
 
-        with self.run.timer("pages"):
+        with self.run.timer("pages"), Progress(len(part), "demonstrations", "episode") as bar:
             todo = [tasks[index] for index in part]
             self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
         finished = dict(parallel.gather(list(finished.items())))
