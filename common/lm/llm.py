@@ -358,7 +358,8 @@ def picture_inputs(model, reader, prompts, ids):
     if pictures:
         inputs |= reader.image_processor(images=pictures, return_tensors="pt")
     if "mm_token_type_ids" in inspect.signature(base_of(model).forward).parameters:
-        inputs["mm_token_type_ids"] = (ids == image_token(reader)).int()
+        token = image_token(reader)  # None: a script that reads text plays with a model that would see, too
+        inputs["mm_token_type_ids"] = (ids == (-1 if token is None else token)).int()
     return {name: value.to(model.device) for name, value in inputs.items()}
 
 

@@ -42,10 +42,6 @@ class Net:
         return llm.tokenizer_of(self.reader)
 
     @property
-    def device(self):
-        return next(self.model.parameters()).device
-
-    @property
     def is_value(self):
         """Whether it is a value network."""
         return isinstance(self.model, torch.nn.ModuleDict)
