@@ -1,8 +1,6 @@
 """How many more trajectories workers collect when nobody waits for the slowest phone; docs/distrl.md's tables.
 
-    python benchmarks/collection.py                      # about 75 minutes, most of it waiting: the phones are slow
-    python benchmarks/collection.py --phones 8 --sigmas 0.64 --scaling 1 8
-    python benchmarks/collection.py --report --write-docs
+    python benchmarks/once/collection.py        # about 75 minutes, most of it waiting: the phones are slow
 
 distrl.py's own System plays for a fixed time, without a learner, on simulated phones that are as slow as real ones:
 lognormal seconds a step, most of whose spread is between episodes (`--phone-delay MEDIAN:SIGMA`). Synchronous: every
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import distrl
