@@ -187,7 +187,8 @@ def draw(found, args, path):
             left.step([0, *line["ended"]], range(len(line["ended"]) + 1), where="post", color=colour, label=label)
     left.set_title(f"trajectories, {phones} phones, sigma {sigma:g}")
     left.set_xlabel("seconds")
-    left.legend()
+    if left.lines:
+        left.legend()
     rows = scaling_rows(found, args)
     if rows:
         counts = [phones for phones, _, _ in rows]

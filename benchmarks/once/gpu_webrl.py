@@ -74,7 +74,7 @@ def build(args):
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     return llm.add_adapters(model, args.lora_rank)
 
 
