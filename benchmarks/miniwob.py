@@ -25,7 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import envs
-from benchmarks.browser import (
+from benchmarks.docs import write_docs
+from benchmarks.once.browser import (
     ProcessTree,
     Script,
     Variant,
@@ -36,7 +37,6 @@ from benchmarks.browser import (
     table,
     went_wrong,
 )
-from benchmarks.docs import write_docs
 from common.actions import Action, format_action, parse
 from common.errors import UsageError
 from common.lm.run import run_main

@@ -19,6 +19,7 @@ and opens two connections for each command (docs/android.md).
 
 import base64
 import contextlib
+import io
 import os
 import re
 import secrets
@@ -30,12 +31,12 @@ import subprocess
 import tempfile
 import threading
 import time
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
 import adbutils
+from PIL import Image
 
 from common.actions import ActionError
 from common.errors import EnvFault, EnvHang, UsageError
@@ -54,7 +55,7 @@ DUMP = "/data/local/tmp/cleangui.xml"
 MARK = "debug.cleangui.mark"
 NO_ADB = "no adb: install Android's platform-tools (apt install android-sdk-platform-tools; brew install"
 NO_ADB += " android-platform-tools), or set ADBUTILS_ADB_PATH to the program"
-SIGNATURE = b"\x89PNG\r\n\x1a\n"
+SIGNATURE, END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 STDOUT, STDERR, EXIT = 1, 2, 3  # packets of adb's shell protocol
 FLAGS = "checkable checked clickable long_clickable enabled focusable focused scrollable selected password".split()
 REMEDIES = {
@@ -714,20 +715,20 @@ def check_png(data):
 
     On phones with two screens a warning stands before it, in the same stream.
     """
-    position = data.find(SIGNATURE)
-    if position < 0:
+    start = data.find(SIGNATURE)
+    if start < 0:
         raise ValueError(f"no PNG in {len(data)} bytes: {data[:100]!r}")
-    data = data[position:]
-    position, kind, size = len(SIGNATURE), b"", None
-    while kind != b"IEND":
-        length = int.from_bytes(data[position : position + 4], "big")
-        chunk = data[position + 4 : position + 8 + length]
-        kind, position = chunk[:4], position + 12 + length
-        if position > len(data) or zlib.crc32(chunk) != int.from_bytes(data[position - 4 : position], "big"):
-            raise ValueError(f"the PNG is damaged after {len(data)} bytes")
-        if kind == b"IHDR":
-            size = struct.unpack(">II", chunk[4:12])
-    return data[:position], size
+    file = io.BytesIO(data[start:])
+    try:
+        with Image.open(file, formats=["PNG"]) as image:
+            size = image.size
+            image.verify()  # which leaves the last chunk's checksum unread
+            data = file.getvalue()[: file.tell() + 4]
+    except (OSError, SyntaxError, ValueError, struct.error) as error:
+        raise ValueError(f"the PNG is damaged after {len(data)} bytes: {error}") from None
+    if not data.endswith(END):
+        raise ValueError(f"the PNG is damaged after {len(data)} bytes")
+    return data, size
 
 
 def parse_foreground(text):

@@ -45,14 +45,29 @@ class Script:
     def kill(self):
         self._process.kill()
 
+    def lines(self):
+        """The lines of its output as they come, to its end."""
+        with open(self._files[1].fileno(), "rb", closefd=False) as output:
+            place, ended = 0, False
+            while not ended:
+                ended = self.returncode is not None  # before the last look
+                output.seek(place)
+                while (line := output.readline()).endswith(b"\n"):
+                    place = output.tell()
+                    yield line.decode()
+                self._process.join(0.05)
+
     def communicate(self, timeout=300):
         """Its output and errors, once it has ended. Where it does not, it is killed: subprocess.TimeoutExpired."""
         self._process.join(timeout)
-        if self.returncode is None:
+        late = self.returncode is None
+        if late:
             self.kill()
             self._process.join()
-            raise subprocess.TimeoutExpired(self.argv, timeout, *map(_read, self._files[1:]))
-        return tuple(map(_read, self._files[1:]))
+        said = [_read(file) for file in self._files][1:]
+        if late:
+            raise subprocess.TimeoutExpired(self.argv, timeout, *said)
+        return tuple(said)
 
 
 def run_script(argv, env=None, input="", timeout=300):
@@ -63,8 +78,9 @@ def run_script(argv, env=None, input="", timeout=300):
 
 
 def _read(file):
-    file.seek(0)
-    return file.read().decode()
+    with file:
+        file.seek(0)
+        return file.read().decode()
 
 
 def _main(argv, env, *paths):

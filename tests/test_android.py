@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from little_phone import PACKAGES, LittlePhone
 from PIL import Image
 
-from benchmarks import phone as benchmark
+from benchmarks.once import phone as benchmark
 from common import android
 from common.android import (
     AdbServer,

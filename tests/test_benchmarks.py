@@ -17,15 +17,16 @@ import crps
 import distrl
 import grpo_async
 import webrl
-from benchmarks import browser, collection, comparison, control, controller, gpu_webrl, memory, phone, throughput
+from benchmarks import comparison, control
 from benchmarks import crps as crps_benchmark
 from benchmarks import distrl as distrl_benchmark
 from benchmarks import grpo as grpo_benchmark
 from benchmarks import webrl as webrl_benchmark
-from benchmarks.browser import VARIANTS, BrowserGym, Cell, Ours
-from benchmarks.browsergym_worker import action_text, find_bid
 from benchmarks.comparison import success
 from benchmarks.docs import write_docs
+from benchmarks.once import browser, collection, controller, gpu_webrl, memory, phone, throughput
+from benchmarks.once.browser import VARIANTS, BrowserGym, Cell, Ours
+from benchmarks.once.browsergym_worker import action_text, find_bid
 from common.errors import UsageError
 from common.lm.stats import mean_ci
 from common.replay import Step, Trajectory, TrajectoryStore
@@ -75,7 +76,7 @@ async def test_browsergym_goes_the_same_way():
 
 CPU_OF_THE_DEAD = r"""
 import subprocess, sys, time
-from benchmarks.browser import ProcessTree
+from benchmarks.once.browser import ProcessTree
 
 burn = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"]
 tree = ProcessTree()
@@ -160,7 +161,7 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path):
     memory.make_model(tmp_path, layers=2)
     peaks = []
     for layout in ("released", "lora"):
-        command = [sys.executable, "benchmarks/memory.py", "--layout", layout, "--model", str(tmp_path)]
+        command = [sys.executable, "benchmarks/once/memory.py", "--layout", layout, "--model", str(tmp_path)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout.split()[-1]))
@@ -221,7 +222,7 @@ def test_a_move_becomes_browsergyms_action():
 
 
 def test_a_wrong_interpreter_is_one_line_and_exit_code_2():
-    command = [sys.executable, "benchmarks/browser.py", "--browsergym-python", "nowhere/python"]
+    command = [sys.executable, "benchmarks/once/browser.py", "--browsergym-python", "nowhere/python"]
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and "nowhere/python" in ran.stderr
 

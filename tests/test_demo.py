@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks import soak
+from benchmarks.once import soak
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import Script, run_script

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import distrl
-from benchmarks import judge as judge_benchmark
+from benchmarks.once import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
 from common.lm.args import parse_args, values_of

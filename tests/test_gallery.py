@@ -247,7 +247,7 @@ async def test_instructions_mean_their_own_check():
         assert env.task_from_text(text, env.tasks("train")[0]) is None
 
 
-def test_some_of_its_tasks_are_chosen_by_level_or_template():
+async def test_some_of_its_tasks_are_chosen_by_level_or_template():
     every = envs.make("gallery").tasks("eval")
     easy = envs.make("gallery/easy").tasks("eval")
     assert easy == [task for task in every if task.max_steps == 10] and 0 < len(easy) < len(every)

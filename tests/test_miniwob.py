@@ -14,7 +14,7 @@ import pytest_asyncio
 
 import envs
 from benchmarks import miniwob as benchmark
-from benchmarks.browser import measure
+from benchmarks.once.browser import measure
 from common.actions import parse
 from common.browser import Browser
 from common.errors import StateMismatch, UsageError

@@ -123,7 +123,12 @@ def test_a_list_of_tasks_comes_before_all_rollouts_and_in_order():
 
     jobs = [(answers("rollout"), None)] * 3
     players = players_of(1, jobs, ended.append)
-    threading.Timer(0.2, players.start).start()  # the list is there before the thread begins
+
+    def begin():  # the list is there before the thread begins
+        del players.notify
+        players.start()
+
+    players.notify = begin
     learner = threading.Thread(target=lambda: found.append(players.play_each(call, 3)), daemon=True)
     learner.start()
     learner.join(timeout=30)
@@ -171,11 +176,13 @@ def test_workers_that_never_answer_stop_the_run():
 
 
 def test_a_worker_without_a_policy_plays_nothing():
-    ended = []
-    players = players_of(1, [(answers("now"), None)], ended.append, version=-1)
+    ended, jobs, asked = [], [(answers("now"), None)], threading.Event()
+    players = players_of(1, jobs, ended.append, version=-1)
+    look = players._next
+    players._next = lambda number: (look(number), asked.set())[0]
     players.start()
+    assert asked.wait(timeout=30) and len(jobs) == 1
     with players.changed:
-        assert not players.changed.wait_for(lambda: ended, timeout=0.2)
         players.workers[0].version = 0
     until(players, lambda: ended)
     finish(players)

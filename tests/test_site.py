@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import envs
-from benchmarks import soak
+from benchmarks.once import soak
 from common.errors import EnvFault, UsageError
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore

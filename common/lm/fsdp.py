@@ -54,8 +54,8 @@ def whole_copy(model, into=None, half=False):
         with model.device, torch.random.fork_rng():  # its weights are drawn, and filled at once
             into = AutoModelForCausalLM.from_config(model.config, dtype=dtype).eval()
         into.generation_config = model.generation_config
-        if model.is_gradient_checkpointing:
-            into.gradient_checkpointing_enable({"use_reentrant": False})
+        if model.is_activation_checkpointing:
+            into.activation_checkpointing_enable({"use_reentrant": False})
     with torch.no_grad():
         weights = into.state_dict()
         for name, value in model.state_dict().items():

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 
@@ -17,15 +17,14 @@ class Interval(NamedTuple):
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def wilson(successes: float, n: int, level: float = 0.95) -> Interval:
+def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a success rate (Wilson 1927): sound near 0 and 1 and for small n."""
     if n == 0:
         return Interval(math.nan, 0.0, 1.0)
-    z = NormalDist().inv_cdf(0.5 + level / 2)
-    p = successes / n
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return Interval(p, max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half)))
+    from scipy.stats import binomtest  # a second
+
+    interval = binomtest(successes, n).proportion_ci(level, method="wilson")
+    return Interval(successes / n, float(interval.low), float(interval.high))
 
 
 def mean_ci(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -46,14 +45,13 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
 
 
 def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
-    """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic by ranks."""
+    """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic."""
     if not positive or not negative:
         return math.nan
-    from scipy.stats import rankdata  # ties get their mean rank
+    from scipy.stats import mannwhitneyu
 
-    n = len(positive)
-    total = float(rankdata([*positive, *negative])[:n].sum())
-    return (total - n * (n + 1) / 2) / (n * len(negative))
+    test = mannwhitneyu(positive, negative, method="asymptotic")  # the p-value is not used: no exact one
+    return float(test.statistic) / (len(positive) * len(negative))
 
 
 MANY = 50  # groups with a figure each

@@ -1,6 +1,6 @@
 """What screenshots cost on their way through Ray: a store actor and names (grpo_async.py), or bytes in every call.
 
-    python benchmarks/screenshots.py --write-docs             # a minute; the table of docs/grpo_async.md
+    python benchmarks/once/screenshots.py --write-docs        # a minute; the table of docs/grpo_async.md
 
 Episodes are played without browser and model, so that only the pictures' way is measured: in every step an episode has
 a new screenshot of 1280 by 720, asks the policy server with the last one or three, and hands its trajectory to the
@@ -22,7 +22,7 @@ from pathlib import Path
 import tyro
 from PIL import Image
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs

@@ -1,7 +1,6 @@
 """How fast webrl.py's three heavy passes are on one GPU, and how much memory they take: the table in docs/gpu.md.
 
-    python benchmarks/gpu_webrl.py --write-docs                    # a Llama-3.1-8B-shaped model at 16k context
-    python benchmarks/gpu_webrl.py --shape small --context 512     # anywhere, to see that it runs
+    python benchmarks/once/gpu_webrl.py --write-docs        # a Llama-3.1-8B-shaped model at 16k context
 
 The model has random weights (the passes cost the same) and LoRA adapters on every linear layer. Generation, the
 log-prob pass (reference, replay filter, critic's values) and the update (forward, backward, AdamW on the adapters, with
@@ -20,14 +19,14 @@ import torch
 import tyro
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.docs import write_docs
 from common.errors import UsageError
 from common.lm import learn, llm
 from common.lm.run import run_main
 
-DOCS = Path(__file__).resolve().parent.parent / "docs/gpu.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs/gpu.md"
 SHAPES = {
     "llama-8b": dict(
         hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
@@ -75,7 +74,7 @@ def build(args):
         model = AutoModelForCausalLM.from_config(
             config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
         )
-    model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.activation_checkpointing_enable({"use_reentrant": False})
     return llm.add_adapters(model, args.lora_rank)
 
 
@@ -163,7 +162,7 @@ def table(args, results):
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in vars(args).items() if k != "write_docs")
     lines = [
-        f"{device_name(device)}, torch {torch.__version__}, `python benchmarks/gpu_webrl.py {flags}`:",
+        f"{device_name(device)}, torch {torch.__version__}, `python benchmarks/once/gpu_webrl.py {flags}`:",
         "",
         "| pass | tokens a second | share of the peak | peak memory |",
         "|---|---|---|---|",

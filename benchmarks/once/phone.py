@@ -1,6 +1,6 @@
 """Steps per second on simulated phones, through a real adb server.
 
-    python benchmarks/phone.py [--phones 1 8 32] [--seconds 5] [--write-docs]
+    python benchmarks/once/phone.py --write-docs
 
 Of the driver: a step is a tap and a screenshot; each phone has a thread that taps at random places. Of the environment
 "phone-adb": a step is an action, a second of the phone's time and the hierarchy, or the hierarchy and a screenshot;
@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import envs

@@ -1,4 +1,4 @@
-"""One BrowserGym environment, driven by lines of JSON on stdin: the other side of benchmarks/browser.py, miniwob.py.
+"""One BrowserGym environment, driven by lines of JSON on stdin: the other side of browser.py and ../miniwob.py.
 
 Run by the interpreter of an environment that has browsergym-core (docs/browser.md), never by hand. What is measured is
 BrowserGym's own `BrowserEnv.reset` and `BrowserEnv.step` with its own action functions. Two things are put in from

@@ -1,8 +1,6 @@
 """How many more trajectories workers collect when nobody waits for the slowest phone; docs/distrl.md's tables.
 
-    python benchmarks/collection.py                      # about 75 minutes, most of it waiting: the phones are slow
-    python benchmarks/collection.py --phones 8 --sigmas 0.64 --scaling 1 8
-    python benchmarks/collection.py --report --write-docs
+    python benchmarks/once/collection.py        # about 75 minutes, most of it waiting: the phones are slow
 
 distrl.py's own System plays for a fixed time, without a learner, on simulated phones that are as slow as real ones:
 lognormal seconds a step, most of whose spread is between episodes (`--phone-delay MEDIAN:SIGMA`). Synchronous: every
@@ -20,7 +18,7 @@ from pathlib import Path
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import distrl
@@ -192,7 +190,8 @@ def draw(found, args, path):
             left.step([0, *line["ended"]], range(len(line["ended"]) + 1), where="post", color=colour, label=label)
     left.set_title(f"trajectories, {phones} phones, sigma {sigma:g}")
     left.set_xlabel("seconds")
-    left.legend()
+    if left.lines:
+        left.legend()
     rows = scaling_rows(found, args)
     if rows:
         counts = [phones for phones, _, _ in rows]

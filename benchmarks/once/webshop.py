@@ -1,7 +1,6 @@
 """How fast the text mode of WebShop is, and how hard its embedded catalogue.
 
-    python benchmarks/webshop.py
-    python benchmarks/webshop.py --steps 2000 --goals 200        # to see that it works
+    python benchmarks/once/webshop.py
 
 - Seconds to build the catalogue with its index, memory, seconds to list all tasks with their oracles' lengths.
 - Steps per second of CPU time, searches included, of a policy that draws admissible actions (it searches for the
@@ -22,7 +21,7 @@ from pathlib import Path
 import psutil
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from common.lm.run import run_main

@@ -1,7 +1,6 @@
 """Where webrl.py's time goes on this machine, and how its three loops compare with the plain way to write them.
 
-    python benchmarks/speed.py --model runs/RUN --write-docs      # the actor of a run's last checkpoint; 5 minutes
-    python benchmarks/speed.py --episodes 8 --contexts 1 2        # to see that it works
+    python benchmarks/once/speed.py --model runs/RUN --write-docs        # the actor of its last checkpoint; 5 minutes
 
 - Episodes a minute with 1 to 16 concurrent browser contexts, and the share of the wall time in model calls.
 - Generated tokens a second of `llm.generate`, one call for the episodes that wait (half of them, as in the rollouts),
@@ -22,7 +21,7 @@ from pathlib import Path
 import torch
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import envs

@@ -1,7 +1,6 @@
 """How fast ALFWorld is: the unmodified engine, the same with memoised parsers, and the environment's slots over `Game`.
 
-    python benchmarks/alfworld.py                 # 3 minutes
-    python benchmarks/alfworld.py --games 1 --steps 10 --sizes small       # to see that it works
+    python benchmarks/once/alfworld.py        # 3 minutes
 
 Each row is measured in a process of its own, on one game of each type, with a policy that draws admissible actions.
 Steps are per second of this process's CPU time. "first" is the first episode of all slots in a game, transitions that
@@ -22,9 +21,9 @@ from typing import Literal
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 # this file has the package's name, so its folder must not be on the path
-sys.path[:] = [str(ROOT), *(place for place in sys.path if Path(place).resolve() != ROOT / "benchmarks")]
+sys.path[:] = [str(ROOT), *(place for place in sys.path if Path(place).resolve() != ROOT / "benchmarks/once")]
 
 from common.lm.run import run_main
 from envs import alfworld, alfworld_engine

@@ -1,7 +1,6 @@
 """distrl.py for half an hour at 32 phones while workers and adb servers die: does memory grow, does anything stop?
 
-    python benchmarks/soak_phones.py                           # half an hour; docs/distrl.md has what it said
-    python benchmarks/soak_phones.py --seconds 240 --kill-seconds 40     # a look: the buffer still fills, memory grows
+    python benchmarks/once/soak_phones.py --phone-delay 6:0.6        # half an hour; docs/distrl.md has what it said
 
 Every phone speaks to a real adb server, as slowly as a real one. In turn a worker and an adb server are killed with
 SIGKILL. Reported at the end: episodes, faults, what was killed, memory of the whole process tree over the run (the
@@ -21,11 +20,11 @@ from pathlib import Path
 import psutil
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import distrl
-from benchmarks.soak import fifths, shared_memory
+from benchmarks.once.soak import fifths, shared_memory
 from common.lm.args import values_of
 from common.lm.run import read_metrics, run_main
 from common.replay import TrajectoryStore

@@ -1,7 +1,7 @@
 """The suffix controller alone, on policies of known competence: how many replay groups until their success rate is in
 the band (the paper's Tables 2 and 3), and what happens where the steps are too large.
 
-    python benchmarks/controller.py                # a second
+    python benchmarks/once/controller.py --write-docs        # a second
 
 A policy does most steps of a trajectory rightly (.99) and a few, one in five at random, with a probability between .1
 and .9: a suffix succeeds if all of its steps are done rightly. The first suffix is Eq. 9's. Counted, as the paper says,
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.docs import write_docs
 from common.lm.run import run_main

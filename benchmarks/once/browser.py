@@ -1,7 +1,6 @@
 """Steps and resets of the arena in Chromium: our driver, and BrowserGym on the same pages in the same run.
 
-    python benchmarks/browser.py --quick
-    python benchmarks/browser.py --browsergym-python .venv-browsergym/bin/python --write-docs
+    python benchmarks/once/browser.py --browsergym-python .venv-browsergym/bin/python --write-docs
 
 docs/browser.md says how to make BrowserGym's environment, what the columns mean and what each side observes. Both sides
 play the oracles' moves of the same training tasks against the same server code in this process, in turns, in rounds. A
@@ -28,7 +27,7 @@ from urllib.parse import urlsplit
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import envs

@@ -1,6 +1,6 @@
 """Peak memory of WebRL's networks: the released code's layout, and this project's with all weights and with LoRA.
 
-    python benchmarks/memory.py [--write-docs]
+    python benchmarks/once/memory.py --write-docs
 
 Each layout takes one training step of actor and critic on the same batch, in a process of its own; what counts is the
 process's peak resident memory above that of the same process with torch loaded and no model. The model has random
@@ -18,7 +18,7 @@ from typing import Literal
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs

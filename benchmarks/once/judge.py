@@ -1,7 +1,7 @@
 """How far a vision-language judge agrees with the simulated phone's own check, by the number of screens that it sees
 (DistRL's Figure 5).
 
-    python benchmarks/judge.py --judge http://localhost:8000/v1 --tasks 100
+    python benchmarks/once/judge.py --judge http://localhost:8000/v1 --tasks 100
 
 Every task is played twice: by the oracle to its end, and by the oracle until it stops one to three actions too early
 and says that it is done. So half of the episodes succeed, and what fails looks as if it had nearly succeeded.
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import envs

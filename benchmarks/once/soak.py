@@ -1,7 +1,6 @@
 """webrl.py for two thousand episodes while the world breaks: what a long run has to live with, in a quarter of an hour.
 
-    python benchmarks/soak.py                                  # 12 minutes on two cores, twice that on a busy machine
-    python benchmarks/soak.py --phases 1 --instructions 40 --kill-seconds 20       # a look at it
+    python benchmarks/once/soak.py        # 12 minutes on two cores, twice that on a busy machine
 
 Chromium is killed every few minutes; the sites answer late, with errors 500 and with pages that break off in the
 middle; the judge, a server, does not answer now and then. Reported at the end: episodes, faults by kind, memory of the
@@ -28,7 +27,7 @@ from statistics import median
 import psutil
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import webrl

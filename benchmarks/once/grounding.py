@@ -1,7 +1,6 @@
 """How well a model finds what it is told to click on: one step, on screenshots of the gallery in real Chromium.
 
-    python benchmarks/grounding.py                                     # assets/tiny-vl, test worlds
-    python benchmarks/grounding.py --model-id runs/RUN/checkpoints/0007-4711/actor
+    python benchmarks/once/grounding.py        # assets/tiny-vl, test worlds
 
 Every page on the oracles' ways is asked for everything that can be clicked on it ("click on take out small red ring");
 right is a click inside the element's box.
@@ -17,7 +16,7 @@ from pathlib import Path
 
 import tyro
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import envs
 from common.actions import parse

@@ -1,10 +1,6 @@
 """How much faster asynchronous rollouts are, on slow pages; docs/grpo_async.md's tables and curves of throughput.
 
-    python benchmarks/throughput.py --model runs/RUN             # the actor of a run's last checkpoint; about 2 hours
-    python benchmarks/throughput.py --model runs/RUN --medians 1 --sigmas 1 --batches 4
-    python benchmarks/throughput.py --model runs/RUN --batch-size 16 --batches 8    # a batch is as large as the slots
-    python benchmarks/throughput.py --model runs/RUN --flags="--update-epochs 30"   # training takes as long as rollouts
-    python benchmarks/throughput.py --report --write-docs        # the tables from what there is
+    python benchmarks/once/throughput.py --model runs/RUN        # the actor of a run's last checkpoint; about 2 hours
 
 grpo_async.py runs twice for each distribution of page delays (lognormal, by its median and sigma), with --sync and
 without, everything else alike: same workers, same training, no groups dropped. Trajectories an hour are those trained
@@ -24,7 +20,7 @@ from types import SimpleNamespace
 
 import tyro
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs
