@@ -155,4 +155,5 @@ def _saved_args(args_class, run_path: Path) -> dict:
         saved["num_demos"] = 0
     if saved.get("judge") == "" and "judge_url" in saved:
         saved["judge"] = "env"
+    saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}  # JSON's lists
     return {name: value for name, value in saved.items() if name in known}

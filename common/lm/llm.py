@@ -85,7 +85,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
         model = model.to(device)
     check_head(model, model_id)
     if gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.activation_checkpointing_enable({"use_reentrant": False})
     if lora_rank:
         model = add_adapters(model, lora_rank, load_in_4bit)
     return fsdp.shard(model).eval(), reader
