@@ -8,14 +8,39 @@ import hashlib
 import importlib
 import inspect
 import os
+import random
 import sys
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from common.errors import StateMismatch, UsageError
 from common.replay import Prefix as Prefix
 from common.replay import Task as Task  # the author of an environment finds them here
 
+if TYPE_CHECKING:
+    from envs.synchronous import SynchronousEnv
 
-def observation_hash(obs):
+Obs = dict[str, Any]
+Info = dict[str, Any]
+
+
+class Environment(Protocol):
+    """What every environment does; docs/environments.md says how. A Protocol for type checkers: nothing inherits it."""
+
+    def tasks(self, split: str) -> list[Task]: ...
+    def fork(self) -> "Environment": ...
+    def oracle(self, task: Task) -> Iterable[Any]: ...
+    def resolve(self, move: Any, obs: Obs) -> str: ...
+    def vary(self, task: Task, rng: random.Random) -> list[str] | list[Task]: ...
+    def task_from_text(self, text: str, like: Task) -> Task | None: ...
+    async def reset(self, task: Task, seed: int = 0) -> tuple[Obs, Info]: ...
+    async def step(self, text: str) -> tuple[Obs, float, bool, bool, Info]: ...
+    async def prefix(self) -> Prefix: ...
+    async def restore(self, prefix: Prefix) -> tuple[Obs, Info]: ...
+    async def close(self) -> None: ...
+
+
+def observation_hash(obs: Obs) -> str:
     """16 hex digits for what the agent sees (address without the port, title, text, admissible actions): equal across
     ports and runs."""
     path = obs["url"].partition("://")[2].partition("/")[2]
@@ -23,7 +48,7 @@ def observation_hash(obs):
     return hashlib.sha256(seen.encode()).hexdigest()[:16]
 
 
-async def replay(env, prefix):
+async def replay(env: Environment, prefix: Prefix) -> tuple[Obs, Info]:
     """Do a prefix's actions again from a reset: (obs, info) of the state after it. Raises StateMismatch if what is seen
     in the end is not what was seen then, or if the episode ends before."""
     obs, info = await env.reset(prefix.task)
@@ -42,13 +67,13 @@ async def replay(env, prefix):
 NEWEST = {"arena": 2, "gallery": 1, "phone": 1, "phone-adb": 1}
 
 
-def full_name(env_id):
+def full_name(env_id: str) -> str:
     """`env_id` with the version of its tasks, which results are kept under: "arena/map" is "arena-v2/map"."""
     name, slash, part = env_id.partition("/")
     return f"{name}-v{NEWEST[name]}{slash}{part}" if name in NEWEST else env_id
 
 
-def has_check(env, task):
+def has_check(env: Environment, task: Task) -> bool:
     """Whether the environment says itself what succeeded at this task: by the task's own check, or because it scores
     every episode (`scores_all`)."""
     return task.config is not None or getattr(env, "scores_all", False)
@@ -60,11 +85,11 @@ SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
 PICTURE_OPTIONS = "screenshots", "viewport", "paced"
 
 
-def without(options, names):
+def without(options: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name not in names}
 
 
-def text_options(env_id, options):
+def text_options(env_id: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options for an environment of text alone. Raises UsageError where pictures are asked for."""
     if options.get("screenshots"):
         raise UsageError(f"--env-id {env_id} is text: there is no picture of it, for an agent that sees or to keep")
@@ -181,7 +206,7 @@ def _own(env_id, module, name, options):
     return kind(**{option: value for option, value in options.items() if option in takes})
 
 
-def make(env_id, **options):
+def make(env_id: str, **options: Any) -> Environment:
     """The environment of that name; nothing is started before its first `reset`.
 
     "arena" (five sites and the tasks between them; "arena/map+code": some of the sites), which is short for "arena-v2";
@@ -219,46 +244,13 @@ def make(env_id, **options):
     )
 
 
-def gym_env(env_id, split="train", **options):
-    """The same environment as a synchronous `gymnasium.Env`, for code that expects one.
+def gym_env(env_id: str, split: str = "train", **options: Any) -> "SynchronousEnv":
+    """The same environment as a synchronous `gymnasium.Env`, for code that expects one, notebooks too.
 
     `reset(seed=n)` begins a task drawn from `split` by the seed, or `reset(options={"task": task})` that one.
-    Observations are dicts of text (goal, text, url, error), actions are text.
+    Observations are dicts of text (goal, text, url, title, error), actions are text; `info["obs"]` is all that the
+    environment shows. Raises UsageError as `make`.
     """
-    import asyncio
-    import string
+    from envs.synchronous import SynchronousEnv
 
-    import gymnasium
-    from gymnasium.spaces import Dict, Text
-
-    charset = string.printable
-    keys = ("goal", "text", "url", "error")
-
-    class SynchronousEnv(gymnasium.Env):
-        metadata = {"render_modes": []}
-        observation_space = Dict({key: Text(100_000, min_length=0, charset=charset) for key in keys})
-        action_space = Text(4096, min_length=0, charset=charset)
-
-        def __init__(self):
-            self.env = make(env_id, **options)
-            self.runner = asyncio.Runner()
-
-        def reset(self, *, seed=None, options=None):
-            super().reset(seed=seed)
-            tasks = self.env.tasks(split)
-            task = (options or {}).get("task") or tasks[int(self.np_random.integers(len(tasks)))]
-            obs, info = self.runner.run(self.env.reset(task, seed=seed or 0))
-            return self._plain(obs), info
-
-        def step(self, action):
-            obs, reward, terminated, truncated, info = self.runner.run(self.env.step(action))
-            return self._plain(obs), float(reward), terminated, truncated, info
-
-        def close(self):
-            self.runner.run(self.env.close())
-            self.runner.close()
-
-        def _plain(self, obs):
-            return {key: "".join(c if c in charset else "?" for c in obs[key]) for key in keys}
-
-    return SynchronousEnv()
+    return SynchronousEnv(make(env_id, **options), split)

@@ -10,6 +10,7 @@ text in the grammar of common/actions.py, the end is scored by WebArena's evalua
 import asyncio
 import contextlib
 import json
+import random
 import time
 import urllib.error
 import urllib.request
@@ -17,13 +18,15 @@ import urllib.robotparser
 import uuid
 import zlib
 from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from common import html, screen
 from common.actions import ActionError, parse
 from common.browser import Browser
 from common.errors import EnvFault, UsageError
-from envs import Prefix, Task, observation_hash, replay, webarena
+from envs import Info, Obs, Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
@@ -33,10 +36,10 @@ SPLITS = ("train", "eval", "test")
 class Shared:
     """What the slots of one environment have in common: the browser."""
 
-    def __init__(self, browser_options):
+    def __init__(self, browser_options: dict[str, Any]):
         self.options, self.lock, self.browser = browser_options, asyncio.Lock(), None
 
-    async def start(self):
+    async def start(self) -> None:
         async with self.lock:
             if self.browser is None:
                 await self._open()
@@ -44,7 +47,7 @@ class Shared:
     async def _open(self):
         self.browser = await Browser.start(**self.options)
 
-    async def close(self):
+    async def close(self) -> None:
         if self.browser is not None:
             await self.browser.close()
 
@@ -52,11 +55,11 @@ class Shared:
 class Served(Shared):
     """The same, with web sites of our own: `server` is an envs.arena.server.Server."""
 
-    def __init__(self, server, browser_options):
+    def __init__(self, server: Any, browser_options: dict[str, Any]):
         super().__init__(browser_options)
         self.server = server
 
-    async def start(self):
+    async def start(self) -> None:
         await super().start()
         if not self.server.alive:
             raise EnvFault("the web server's thread is gone")
@@ -65,7 +68,7 @@ class Served(Shared):
         self.server.start()
         await super()._open()
 
-    async def close(self):
+    async def close(self) -> None:
         await super().close()
         self.server.stop()
 
@@ -80,7 +83,14 @@ class PageEnv:
 
     scores_without_exit = False  # whether an episode that is cut off is scored, too, as an exit without an answer
 
-    def __init__(self, shared, format, page_tokens, count_tokens, screenshots):
+    def __init__(
+        self,
+        shared: Shared,
+        format: str,
+        page_tokens: int | None,
+        count_tokens: Callable[[str], int],
+        screenshots: bool,
+    ):
         self.format, self.page_tokens, self.count_tokens = format, page_tokens, count_tokens
         self.screenshots = screenshots
         self._shared, self._is_root = shared, True
@@ -90,14 +100,14 @@ class PageEnv:
         self._session = self._task = self._obs = self._page = None
         self._actions, self._hashes, self._over = [], [], True
 
-    def fork(self):
+    def fork(self) -> Self:
         """Another slot. Closing it closes only itself; closing the slot that `make` gave closes all."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__, _is_root=False)
         other._clear()
         return other
 
-    async def reset(self, task, seed=0):
+    async def reset(self, task: Task, seed: int = 0) -> tuple[Obs, Info]:
         """Begin `task`: (obs, info). `seed` changes nothing: what is random in a world is so by `task.seed`."""
         await self._begin(task)
         return await self._observe(await self._start())
@@ -123,7 +133,7 @@ class PageEnv:
         self._hashes.append(observation_hash(self._obs))
         return self._obs, {"task_id": self._task.task_id, "hash": self._hashes[-1]}
 
-    async def step(self, text):
+    async def step(self, text: str) -> tuple[Obs, float, bool, bool, Info]:
         """Do the action in `text`: Gymnasium's five. At the end `info["verdict"]` is the true score, or None.
 
         The reward is 1.0 or 0.0 at the agent's exit, and 0.0 at `task.max_steps`. What cannot be parsed or done is an
@@ -164,16 +174,16 @@ class PageEnv:
     async def _act(self, action):
         return await self._observe(await self._session.act(action))
 
-    async def prefix(self):
+    async def prefix(self) -> Prefix:
         """The episode so far, for `restore`, here or in another slot."""
         return Prefix(self._task, tuple(self._actions), tuple(self._hashes))
 
-    async def restore(self, prefix):
+    async def restore(self, prefix: Prefix) -> tuple[Obs, Info]:
         """Bring back the state after `prefix` by doing its actions again from a reset: (obs, info), the episode goes on
         from there. Raises StateMismatch if what is seen in the end is not what was seen then."""
         return await replay(self, prefix)
 
-    async def close(self):
+    async def close(self) -> None:
         """Free the slot; the first slot stops what all share. May be called again."""
         if self._session is not None:
             with contextlib.suppress(EnvFault):
@@ -203,16 +213,16 @@ class Site(PageEnv):
 
     def __init__(
         self,
-        path,
-        start_url="",
-        hosts="",
-        action_interval=0.0,
-        obey_robots=True,
-        format="compact",
-        page_tokens=None,
-        count_tokens=len,
-        screenshots=False,
-        **options,
+        path: str,
+        start_url: str = "",
+        hosts: str = "",
+        action_interval: float = 0.0,
+        obey_robots: bool = True,
+        format: str = "compact",
+        page_tokens: int | None = None,
+        count_tokens: Callable[[str], int] = len,
+        screenshots: bool = False,
+        **options: Any,
     ):
         shared = _Shared(options | {"screenshots": screenshots}, action_interval, obey_robots)
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
@@ -222,19 +232,19 @@ class Site(PageEnv):
     def _read(self, start_url, hosts):
         return read_tasks(self.path, start_url, hosts)
 
-    def tasks(self, split):
+    def tasks(self, split: str) -> list[Task]:
         """The tasks of "train", "eval" or "test" in the file's order. Raises UsageError where there are none."""
         if not self._splits[split]:
             raise UsageError(f"{self.path}: no task is in the split {split!r}")
         return self._splits[split]
 
-    def oracle(self, task):
+    def oracle(self, task: Task) -> Iterable[Any]:
         raise UsageError(f"{self.title} has no oracle: give demonstrations with --demos FILE (tools/play.py records)")
 
-    def vary(self, task, rng):
+    def vary(self, task: Task, rng: random.Random) -> list[str]:
         raise UsageError(f"nothing varies the instructions of {self.title}: --generator URL or --no-curriculum")
 
-    def task_from_text(self, text, like):
+    def task_from_text(self, text: str, like: Task) -> Task | None:
         """None: no true checker is known for an instruction that is not in the file."""
         return None
 
@@ -254,7 +264,7 @@ class Site(PageEnv):
         await self._shared.turn()
         return await super()._act(action)
 
-    async def verdict(self, answer):
+    async def verdict(self, answer: str) -> float:
         """The score, 1.0 or 0.0, that an exit with `answer` would get now."""
 
         async def fetch(url, locator):
@@ -263,7 +273,7 @@ class Site(PageEnv):
         return await webarena.evaluate(self._task.config, answer, self._obs["url"], fetch)
 
 
-def read_tasks(path, start_url="", hosts=""):
+def read_tasks(path: str, start_url: str = "", hosts: str = "") -> tuple[dict[str, list[Task]], dict[str, dict]]:
     """The file's tasks by split, and an entry for each address where tasks start (`Task.site`). Raises UsageError, one
     line, for a file or a task that cannot be used."""
     try:
@@ -283,12 +293,12 @@ def read_tasks(path, start_url="", hosts=""):
     return by_split(tasks), {config["start_url"]: config for config in configs}
 
 
-def draw_split(text):
+def draw_split(text: str) -> str:
     """Three in five texts are for training, one is for eval and one for test, always the same."""
     return {0: "eval", 1: "test"}.get(zlib.crc32(text.encode()) % 5, "train")
 
 
-def by_split(tasks):
+def by_split(tasks: list[Task]) -> dict[str, list[Task]]:
     return {split: [task for task in tasks if task.split == split] for split in SPLITS}
 
 
@@ -330,14 +340,14 @@ class _Shared(Shared):
         self.rules = {}  # origin -> its robots.txt
         self.reading = defaultdict(asyncio.Lock)  # origin -> held while it is read
 
-    async def turn(self):
+    async def turn(self) -> None:
         """Wait until `interval` seconds after the last one who came here could go on."""
         if self.interval > 0:
             now = time.monotonic()
             self.next_turn = max(now, self.next_turn) + self.interval
             await asyncio.sleep(self.next_turn - self.interval - now)
 
-    async def refuses(self, sites):
+    async def refuses(self, sites: Iterable[str]) -> Callable[[str], bool] | None:
         """Whether robots.txt forbids a URL, as a function; None where it forbids nothing, or nobody asks. Raises
         EnvFault where it cannot be read."""
         if not self.obey_robots:
@@ -349,7 +359,7 @@ class _Shared(Shared):
                     self.rules[origin] = await asyncio.to_thread(_robots, origin)
         return self.is_forbidden if any(self.rules[origin] for origin in origins) else None
 
-    def is_forbidden(self, url):
+    def is_forbidden(self, url: str) -> bool:
         """By the host's robots.txt, or, where that was not read, by that of the nearest host above it that was."""
         parts = urlsplit(url)
         labels = parts.netloc.split(".")

@@ -7,11 +7,13 @@ admissible actions are numbered elements: a small model learns to point at thing
     "quilted cotton blanket $24" link [3]        do(action="Click", element="3")  for  click[b0417]
 """
 
+import random
 from dataclasses import dataclass
+from typing import Self
 
 from common.actions import Action, ActionError, format_action, parse
 from common.errors import UsageError
-from envs import Prefix, observation_hash, replay
+from envs import Info, Obs, Prefix, Task, observation_hash, replay
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Page:
     lines: tuple[str, ...] = ()
     elements: tuple[tuple[str, str], ...] = ()
 
-    def compact(self):
+    def compact(self) -> str:
         """The page in the format of common/html.py."""
         head = [f'page "{self.title}"'] if self.title else []
         numbered = enumerate(self.elements, 1)
@@ -53,29 +55,29 @@ class TextEnv:
 
     scores_all = True
 
-    def __init__(self, format="compact"):
+    def __init__(self, format: str = "compact"):
         self.format = format
         self._clear()
 
     def _clear(self):
         self._task, self._shown, self._actions, self._hashes, self._over = None, None, [], [], True
 
-    def fork(self):
+    def fork(self) -> Self:
         """Another slot on the same data."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other._clear()
         return other
 
-    def vary(self, task, rng):
+    def vary(self, task: Task, rng: random.Random) -> list[str]:
         """Neighbouring instructions of `task`: nobody writes them here."""
         raise UsageError(f"nothing varies the instructions of {type(self).__name__}: --no-curriculum")
 
-    def task_from_text(self, text, like):
+    def task_from_text(self, text: str, like: Task) -> Task | None:
         """None: an instruction that is not among the tasks has no score."""
         return None
 
-    async def reset(self, task, seed=0):
+    async def reset(self, task: Task, seed: int = 0) -> tuple[Obs, Info]:
         """Begin `task`: (obs, info). `seed` changes nothing: what is random in a world is so by `task.seed`."""
         self._task, self._over, self._actions, self._hashes = task, False, [], []
         return self._observe(self._begin(task))
@@ -88,7 +90,7 @@ class TextEnv:
         self._hashes.append(observation_hash(obs))
         return obs, {"task_id": self._task.task_id, "hash": self._hashes[-1]}
 
-    async def step(self, text):
+    async def step(self, text: str) -> tuple[Obs, float, bool, bool, Info]:
         """Do the action, in the benchmark's words or as a call on a numbered element: Gymnasium's five. At the end
         `info` has "verdict", 1.0 or 0.0, which is the reward, and "score", the graded one. What is not admissible is an
         observation with `error`."""
@@ -118,7 +120,7 @@ class TextEnv:
         action = self._shown.actions[int(call.element) - 1]
         return f"{action.partition('[')[0]}[{call.argument}]" if call.argument is not None else action
 
-    def resolve(self, move, obs):
+    def resolve(self, move: Move, obs: Obs) -> str:
         """The action text of an oracle's move on this observation, the slot's last, in the slot's format; raises
         LookupError if it is not admissible."""
         words = move.action.removeprefix("search[").removesuffix("]") if move.action.startswith("search[") else None
@@ -133,15 +135,15 @@ class TextEnv:
         comment = f'# Element: "{label}" {kind.split()[0]} [{places[0] + 1}]'
         return format_action(Action("Search" if words else "Click", str(places[0] + 1), words, comment))
 
-    async def prefix(self):
+    async def prefix(self) -> Prefix:
         """The episode so far, for `restore`, here or in another slot."""
         return Prefix(self._task, tuple(self._actions), tuple(self._hashes))
 
-    async def restore(self, prefix):
+    async def restore(self, prefix: Prefix) -> tuple[Obs, Info]:
         """Bring back the state after `prefix` by doing its actions again from a reset: (obs, info), the episode goes on
         from there. Raises StateMismatch if what is seen in the end is not what was seen then."""
         return await replay(self, prefix)
 
-    async def close(self):
+    async def close(self) -> None:
         """Free the slot. May be called again."""
         self._clear()
