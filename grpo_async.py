@@ -110,10 +110,10 @@ class Args(RunArgs):
     """rounds, the newest included, that are shown with their screenshots; older ones are text (released: 1)"""
 
     # supervised fine-tuning: the start of the tiny model
-    num_demos: int = preset(128, tiny=500, smoke=24)
+    num_demos: int = preset(128, tiny=130, smoke=24)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning (instruct models, as in the
     paper)"""
-    sft_epochs: int = preset(3, tiny=1)
+    sft_epochs: int = preset(3, tiny=8, smoke=2)
     """passes over the demonstrations"""
     sft_batch_size: int = 32
     """steps per update of the fine-tuning"""

@@ -98,9 +98,9 @@ class Args(RunArgs):
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = preset(1186, tiny=40, smoke=8)
+    num_demos: int = preset(1186, tiny=40, smoke=20)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = preset(1, tiny=24, smoke=4)
+    sft_epochs: int = preset(1, tiny=24, smoke=8)
     """passes over the demonstrations"""
     sft_batch_size: int = preset(128, tiny=8)
     """steps per update of the fine-tuning"""
@@ -134,7 +134,7 @@ class Args(RunArgs):
     orm_threshold: float = 0.5
     """P(YES) above which an episode is a success (the paper, 0.5: YES is likelier than NO); higher where the ORM was
     trained on more successes than the rollouts have, and believes too much"""
-    orm_refresh: int = 0
+    orm_refresh: int = preset(0, tiny=0, smoke=4)
     """rollouts on training instructions per phase that go on training the ORM as the policy moves"""
 
     # Algorithm 1
@@ -147,7 +147,7 @@ class Args(RunArgs):
     demonstrations besides (the authors' runs began with the SFT data)"""
     instructions_per_phase: int = preset(500, tiny=256, smoke=8)
     """new instructions K a phase"""
-    curriculum: bool = preset(True, tiny=False)
+    curriculum: bool = preset(True, tiny=False, smoke=True)
     """generate instructions from failed ones; off: draw from the training instructions"""
     fixed_instructions: bool = False
     """go on with the instructions of phase 1 (the paper's "w/o CL")"""

@@ -273,7 +273,7 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
     [
         ([], "--model-id MODEL or --policy URL, one of them"),
         (["--model-id", "a", "--policy", "http://127.0.0.1:9/v1"], "one of them"),
-        (["--policy", "http://127.0.0.1:9/v1"], "--policy http://127.0.0.1:9/v1: Connection error"),
+        (["--policy", "http://127.0.0.1:9/v1"], "--policy http://127.0.0.1:9/v1: no model is served there"),
         (["--model-id", "assets/tiny-vl", "--env-id", "webshop"], "assets/tiny-vl sees, webshop has no pictures"),
         (["--policy", "http://127.0.0.1:9/v1", "--prompt-format", "plain"], "--prompt-format plain is for --model-id"),
         (

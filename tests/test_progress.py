@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.lm import progress
+from common.lm import llm, progress
 from common.lm.llm import Completion
 from common.lm.progress import Progress
 from common.lm.rollout import Player
@@ -91,8 +91,9 @@ def test_a_players_episodes_are_lines_in_a_log(monkeypatch, capsys):
     def generate(model, tokenizer, prompts, *settings):
         return [Completion([1], [0.0], 0) for _ in prompts]
 
+    monkeypatch.setattr(llm, "generate", generate)
     with asyncio.Runner() as runner:
-        player = Player(Counter(), None, None, lambda i, s, o: [1], run, runner, 1, 1, lockstep=True, generate=generate)
+        player = Player(Counter(), None, None, lambda i, s, o: [1], run, runner, 1, 1, lockstep=True)
         player.decode = str
         player.play(tasks(2), 0.0, 1, "eval")
     first, second = capsys.readouterr().err.splitlines()

@@ -187,7 +187,7 @@ class Run:
         wandb_run.log_artifact(artifact)
         tested = [t for t in self.trajectories if t.kind.startswith("test")]
         if tested:
-            rows = [[t.kind, t.task.task_id, t.task.instruction, t.success, len(t.steps), t.outcome] for t in tested]
+            rows = [[t.kind, t.task.task_id, t.task.instruction, t.success, len(t.steps), t.ending] for t in tested]
             columns = ["evaluation", "task", "instruction", "success", "steps", "ending"]
             wandb_run.log({"test_episodes": wandb.Table(columns=columns, data=rows)})
 
