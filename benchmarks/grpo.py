@@ -94,7 +94,9 @@ def start(args, seed):
     """The run of a seed's fine-tuned policy: its folder. What its first test shows is the arm "sft"."""
     folder = folder_of(args, "sft", seed)
     if not list(folder.glob("*/checkpoints/*/actor")):
-        path = run(args, "sft", seed, "--iterations 1 --batch-trajectories 8 --no-dynamic-sampling --learning-rate 0")
+        still = "--iterations 1 --batch-trajectories 8 --no-dynamic-sampling --learning-rate 0"
+        weak = "--num-demos 500 --sft-epochs 1"  # the preset of before, which these results are of
+        path = run(args, "sft", seed, f"{weak} {still}")
         if path is not None and not measured(args, "sft", seed):
             keep(args, "sft", seed, path, "test_before/")
     (path,) = folder.iterdir()
