@@ -2,18 +2,22 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from common.errors import UsageError
+from common.lm import llm
 from common.lm.run import read_metrics
-from common.replay import TrajectoryStore
+from common.replay import Step, Task, Trajectory, TrajectoryStore
+from tests.test_llm import small_model
 from tools import play
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,19 +117,67 @@ def diffs():
     return found
 
 
-def test_what_docs_hacking_changes_is_there_and_works(tmp_path):
-    text, applied = (ROOT / "webrl.py").read_text(), 0
-    for before, after in diffs():
-        assert text.count(before) == 1, before
-        text, applied = text.replace(before, after), applied + 1
-    (tmp_path / "mine.py").write_text(text)
-    module = play.load_script(tmp_path / "mine.py")
+@pytest.fixture
+def changed(tmp_path):
+    """The files that docs/hacking.md changes, as modules, with all of its diffs applied."""
+    texts = {name: (ROOT / name).read_text() for name in ("webrl.py", "crps.py", "common/lm/llm.py")}
+    found = diffs()
+    assert len(found) == 5 and all(len(after.split("\n")) <= 15 for _, after in found)
+    for before, after in found:
+        (name,) = [name for name, text in texts.items() if text.count(before) == 1]  # in one place
+        texts[name] = texts[name].replace(before, after)
+    modules = {}
+    for name, text in texts.items():
+        path = tmp_path / f"my_{Path(name).name}"
+        path.write_text(text)
+        modules[Path(name).stem] = play.load_script(path)
+    return SimpleNamespace(**modules)
+
+
+def test_a_loss_of_ones_own(changed):
+    module = changed.webrl
     logprobs, reference, advantages = (torch.tensor(x, requires_grad=True) for x in ([-1.0], [-2.0], [0.5]))
     loss = module.VARIANTS["mine"].loss(logprobs, reference, advantages, torch.tensor([3]), module.Args())
-    assert loss.item() == pytest.approx(0.5 * (0.1 - 0.5) ** 2) and applied == 2
+    assert loss.item() == pytest.approx(0.5 * (0.1 - 0.5) ** 2)
     assert module.policy_loss(logprobs, reference, advantages, 0.1).item() == pytest.approx(loss.item())
     # the flag is taken: what is refused is the next thing that is wrong
     with pytest.raises(UsageError, match="--beta must be above 0"):
         module.main(module.Args(loss="mine", beta=0.0))
     with pytest.raises(UsageError, match="--loss yours: one of paper, mine, reinforce"):
         module.main(module.Args(loss="yours"))
+
+
+def test_an_advantage_of_ones_own(changed):
+    module = changed.crps
+    steps = [Step([1], [2], [-0.1], 0, "page", "act") for _ in range(2)]
+    rollouts = [Trajectory(Task("a", "shop", "buy", 3), 0, 0, [s], reward=r) for s, r in zip(steps, (1.0, 0.0))]
+    args = module.Args(algorithm="mine")
+    module.set_advantages([module.Group(None, None, 0, rollouts)], module.Learner(None, None), args)
+    assert [step.advantage for step in steps] == [0.5, -0.5]
+    with pytest.raises(UsageError, match="--k-max 1 is below"):  # the flag is taken
+        module.main(module.Args(algorithm="mine", k_max=1, k_min=2))
+
+
+def test_a_replay_of_ones_own(changed):
+    buffer = [
+        Trajectory(Task("a", "shop", "buy", 3), 0, 0, [Step([1], [2], [], 0, "page", "act")], phase=phase)
+        for phase in (1, 3, 2)
+    ]
+    actor = SimpleNamespace(score=lambda function, steps: [(0.0, 1.5)] * len(steps))  # all are in the band
+    steps, share = changed.webrl.draw_replay(buffer, actor, 2, random.Random(0), changed.webrl.Args())
+    assert [step.trajectory.phase for step in steps] == [3, 2] and share == 1.0
+
+
+def test_a_model_of_ones_own(changed):
+    model = small_model("llama")
+    own = model.forward
+
+    def scaled(*args, **settings):
+        out = own(*args, **settings)
+        out.logits = out.logits * 0.5
+        return out
+
+    model.forward, model.config.my_multiplier = scaled, 0.5
+    with pytest.raises(UsageError, match="in a way not known here"):
+        llm.check_head(model, "mine")
+    changed.llm.check_head(model, "mine")
