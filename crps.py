@@ -827,6 +827,7 @@ def tasks_of(env, args):
 def begin(args, player, learner, buffer, train_tasks, test_tasks):
     """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes."""
     run = player.run
+    run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, buffer, player, args)
     if learner.iteration < 0:

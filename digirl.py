@@ -435,6 +435,7 @@ def begin(args, env, player, learner, buffer, train_tasks, test_tasks):
     if not any(envs.has_check(env, task) for task in train_tasks):
         reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
+    player.run.say(f"run folder {player.run.path}")
     if player.run.resumed:
         restore(learner, buffer, player, args)
     if learner.iteration < 0:

@@ -981,6 +981,7 @@ def begin(args, player, learner, train_tasks, test_tasks):
     """Lines 1 to 7, or the run as it was at its last checkpoint: the Memory that the phases go on with."""
     known = {(t.instruction, t.site, t.seed) for t in train_tasks}
     memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
+    player.run.say(f"run folder {player.run.path}")
     if player.run.resumed:
         restore(learner, memory, player, args)
     if learner.phase < -1:

@@ -67,7 +67,6 @@ def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **o
         )
         try:
             torch.manual_seed(args.seed)
-            run.say(f"run folder {run.path}")
             yield player
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None:
