@@ -24,7 +24,8 @@ from tests.scripts import run_script
 from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
-BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (ROOT / "docs/hacking.md").read_text(), re.DOTALL))
+PAGE = (ROOT / "docs/hacking.md").read_text()
+BLOCKS = dict(re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL))
 SMALL = """--no-curriculum --orm-data= --sft-epochs 1 --orm-episodes 4 --orm-epochs 1 --start-episodes 4 --num-phases 1
 --instructions-per-phase 4 --num-envs 2""".split()
 
@@ -55,26 +56,27 @@ def play(folder, task, lines, *flags):
     return run_script(["tools/play.py", "--env-id", f"site:{folder}/tasks.json", "--task", task, *flags], input=lines)
 
 
-def test_the_example_of_the_docs_trains(site, tmp_path):
+def test_the_example_of_the_docs_trains_to_a_success_that_moves(site, tmp_path):
+    """The page's commands, the last one cut short: on instructions that training never shows."""
     demos = site / "demos.jsonl"
-    for task, items in enumerate((("white cheese",), ("blue scarf", "pink cup"))):
-        moves = "".join(f"type 1 {item}\nclick 2\n" for item in items)
-        done = play(site, task, f"{moves}exit done\n", "--record", str(demos))
+    shown = re.findall(r"play\.py --env-id site:tasks\.json --task (\d+) --record demos\.jsonl +# (.+)", PAGE)
+    for task, moves in shown:
+        done = play(site, task, moves.replace(", ", "\n") + "\n", "--record", str(demos))
         assert "reward 1" in done.stdout and "recorded" in done.stdout, done.stdout + done.stderr
     done = play(site, 2, "exit done\n", "--record", str(demos))
-    assert "not recorded" in done.stdout and len(demos.read_text().splitlines()) == 2
-    flags = ["--env-id", f"site:{site}/tasks.json", "--demos", demos, "--runs-dir", tmp_path]
-    learn = """--no-curriculum --judge env --lockstep --sft-epochs 8 --start-episodes 24 --instructions-per-phase 24
-    --num-phases 2 --test-tasks 20 --eval-tasks 2 --num-envs 8""".split()
-    done = run_script(["webrl.py", *flags, *learn])
+    assert "not recorded" in done.stdout and len(demos.read_text().splitlines()) == len(shown) == 2
+    flags = re.search(r"^\.venv/bin/python webrl\.py (--env-id site:tasks\.json --demos .*)$", PAGE, re.MULTILINE)[1]
+    flags = flags.replace("tasks.json", f"{site}/tasks.json").replace("demos.jsonl", str(demos)).split()
+    short = "--lockstep --num-phases 2 --start-episodes 32 --eval-tasks 0 --test-tasks 30 --no-control".split()
+    done = run_script(["webrl.py", *flags, *short, "--runs-dir", tmp_path])
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.iterdir()
-    played = list(TrajectoryStore(run / "trajectories.jsonl"))
-    assert {t.task.split for t in played if t.kind in ("start", "rollout")} == {"train"}
-    rows = read_metrics(run)
-    success = {name: value for row in rows for name, value in row.items() if name.endswith("/success")}
-    assert success["test_after/success"] > success["test_before/success"] + 0.1 > 0.1
-    assert rows[-1]["charts/phase"] == 2
+    rows, played = read_metrics(run), list(TrajectoryStore(run / "trajectories.jsonl"))
+    before = next(row["test_before/success"] for row in rows if "test_before/success" in row)
+    assert 0.2 < before < 0.8 and rows[-1]["test_after/success"] > before + 0.15, (before, rows[-1])
+    splits = {split: {t.task.instruction for t in played if t.task.split == split} for split in ("train", "test")}
+    assert len(splits["test"]) > 20 and not splits["test"] & splits["train"]
+    assert {t.task.split for t in played if t.policy in ("start-up", "phase 1")} == {"train"}
 
 
 async def test_episodes_do_not_see_each_other_and_checks_leave_the_page_alone(site):
@@ -82,7 +84,6 @@ async def test_episodes_do_not_see_each_other_and_checks_leave_the_page_alone(si
     other = env.fork()
     try:
         task = env.tasks("train")[0]
-        assert task.instruction == "add white cheese to the list"
         for one in (env, other):
             await one.reset(task)
         await env.step('do(action="Type", argument="white cheese", element="1")')
