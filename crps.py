@@ -35,7 +35,7 @@ from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.run import run_main
-from common.lm.session import check_files, load_actor, session
+from common.lm.session import check_flags, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import Trajectory, prompt_lengths, read_demos, steps_of
 from tools import plot, view
@@ -561,9 +561,8 @@ def set_gae(groups, learner, args):
     """GAE by the critic before its update, normalised over the batch; `value` becomes the critic's target."""
     trajectories = [t for group in groups for t in group.rollouts]
     own = steps_of(trajectories)
-    values = iter(
-        learner.critic.values([step.prompt_ids for step in own], as_probability=False)
-    )  # in the order of the steps
+    values = learner.critic.values([step.prompt_ids for step in own], as_probability=False)
+    values = iter(values)  # in the order of the steps
     for trajectory in trajectories:
         steps = trajectory.steps[trajectory.prefix :]
         value = torch.tensor([next(values) for _ in steps])
@@ -724,7 +723,7 @@ def main(args):
         raise UsageError("--rho-low must not be above --rho-high, --beta-min not above --beta-max")
     if not args.smoothing:
         raise UsageError("--smoothing 0: the estimate would never move")
-    check_files(args)
+    check_flags(args)
     learner, buffer = Learner(load_actor(args), random.Random(args.seed)), {}
     tokenizer = learner.actor.tokenizer
     chat = is_chat(tokenizer, args.prompt_format)

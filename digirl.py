@@ -29,7 +29,7 @@ from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss
 from common.lm.net import Net, value_net
 from common.lm.run import run_main
-from common.lm.session import check_files, load_actor, session
+from common.lm.session import check_flags, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import prompt_lengths, read_demos, steps_of
 from tools import plot, view
@@ -471,7 +471,7 @@ def main(args):
     at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size batch_trajectories batch_size micro_batch_tokens
     iterations buffer_size instruction_updates step_updates actor_updates eval_every save_every phone_spread"""
     check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
-    check_files(args)
+    check_flags(args)
     learner = Learner(load_actor(args), random.Random(args.seed))
     paces = {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
     is_phone = args.env_id.startswith("phone")

@@ -45,7 +45,7 @@ from common.lm.net import Net
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
-from common.lm.session import check_files, load_actor
+from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import TrajectoryStore, steps_of
 from common.visual import read_action, without_thoughts, write_action
@@ -1168,7 +1168,7 @@ def main(args):
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
         )
-    check_files(args)
+    check_flags(args)
     if args.engine and args.num_servers > 1:
         raise UsageError("--engine is one server: --num-servers 1")
     if args.schedule and args.resume:

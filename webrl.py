@@ -38,7 +38,7 @@ from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.run import run_main
-from common.lm.session import base_model, check_files, load_actor, session
+from common.lm.session import base_model, check_flags, load_actor, session
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import prompt_lengths, read_demos, read_labelled, steps_of
 from tools import plot, view
@@ -893,7 +893,7 @@ def main(args):
         raise UsageError("--fixed-instructions keeps those that the curriculum writes: not with --no-curriculum")
     if args.judge not in ("orm", "env") and not args.judge.startswith(("http://", "https://")):
         raise UsageError(f"--judge {args.judge}: orm, env or a URL")
-    check_files(args)
+    check_flags(args)
     learner = Learner(load_actor(args), random.Random(args.seed))
     tokenizer = learner.actor.tokenizer
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour

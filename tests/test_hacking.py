@@ -17,7 +17,7 @@ from common.errors import UsageError
 from common.lm import llm
 from common.lm.run import read_metrics
 from common.replay import Step, Task, Trajectory, TrajectoryStore
-from tests.test_llm import small_model
+from tests.test_llm import halving_model
 from tools import play
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -169,15 +169,8 @@ def test_a_replay_of_ones_own(changed):
 
 
 def test_a_model_of_ones_own(changed):
-    model = small_model("llama")
-    own = model.forward
-
-    def scaled(*args, **settings):
-        out = own(*args, **settings)
-        out.logits = out.logits * 0.5
-        return out
-
-    model.forward, model.config.my_multiplier = scaled, 0.5
+    model = halving_model()
+    model.config.my_multiplier = 0.5
     with pytest.raises(UsageError, match="in a way not known here"):
         llm.check_head(model, "mine")
     changed.llm.check_head(model, "mine")

@@ -218,18 +218,23 @@ def test_logprobs_are_those_of_the_models_own_forward(name, settings):
     llm.check_head(model, name)
 
 
-def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused(monkeypatch):
+def halving_model():
+    """A small model whose own forward halves its logits, which no field of its configuration says."""
     model = small_model("llama")
     own = model.forward
 
-    def scaled(*args, **settings):
+    def halved(*args, **settings):
         out = own(*args, **settings)
         out.logits = out.logits * 0.5
         return out
 
-    monkeypatch.setattr(model, "forward", scaled)
+    model.forward = halved
+    return model
+
+
+def test_a_model_that_changes_its_logits_in_an_unknown_way_is_refused():
     with pytest.raises(UsageError, match="'mine' caps or scales its logits"):
-        llm.check_head(model, "mine")
+        llm.check_head(halving_model(), "mine")
 
 
 def test_adapters_take_their_inputs_as_they_are(monkeypatch):

@@ -15,7 +15,7 @@ from common.lm.rollout import Player
 from common.lm.run import Run
 
 
-def check_files(args):
+def check_flags(args):
     """Raises UsageError where flags that several scripts have do not go together, or a file is not there."""
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
