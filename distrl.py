@@ -123,7 +123,7 @@ class Args(RunArgs):
     off: those that the phone refuses"""
 
     # A-RIDE (section 5)
-    algorithm: Literal["distrl", "digirl", "filtered-bc"] = "distrl"
+    algorithm: str = "distrl"
     """distrl: A-RIDE; digirl: DigiRL's losses and filter in this system (sets the fields of DIGIRL); filtered-bc:
     maximum likelihood on successes"""
     released: bool = False
@@ -1431,7 +1431,8 @@ def some(tasks, count):
 
 def variant(args):
     """The defaults that --released and --algorithm change."""
-    return (RELEASED if args.released else {}) | ALGORITHMS[args.algorithm].defaults
+    named = ALGORITHMS.get(args.algorithm, Algorithm())  # main says what is wrong with another name
+    return (RELEASED if args.released else {}) | named.defaults
 
 
 def main(args):
@@ -1441,6 +1442,8 @@ def main(args):
     phone_spread"""
     shares = "retrace_lambda target_share filter_quantile gamma"
     check_ranges(args, at_least_1, shares, any_value="advantage_floor")
+    if args.algorithm not in ALGORITHMS:
+        raise UsageError(f"--algorithm {args.algorithm}: one of {', '.join(ALGORITHMS)}")
     if 0 < args.total_trajectories < args.warmup_trajectories:
         raise UsageError("--total-trajectories must be at least --warmup-trajectories: training begins behind these")
     if args.labels == "v-traj" and args.trajectory_value == "first":

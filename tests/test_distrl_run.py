@@ -166,6 +166,7 @@ def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp
         (["--env-id", "mars"], "there is no such environment"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),
+        (["--algorithm", "mine"], "--algorithm mine: one of distrl, digirl, filtered-bc"),
         (["--judge", "http://127.0.0.1:9/v1"], "--judge http://127.0.0.1:9/v1: no model is served there"),
         (["--prompt-format", "chat"], "has no chat template"),
         (["--eval-every", "0"], "--eval-every must be at least 1"),
