@@ -1,11 +1,9 @@
 """crps.py from end to end on the embedded WebShop: it learns, goes on after a kill bit for bit, and takes bad input."""
 
 import math
-import re
 import signal
 import subprocess
 import sys
-from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -14,8 +12,8 @@ import pytest
 from common.lm import checkpoint, llm
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
+from tests import glossary
 from tests.scripts import run_script
-from tests.test_demo import spread
 from tests.test_parallel import LAUNCH
 from tests.test_prompts import QWEN
 from tests.test_resume import KILLER
@@ -72,7 +70,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
     ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
     assert ours.read_bytes() == theirs.read_bytes()
     rows = metrics(expected)
-    check_the_glossary(read_metrics(expected))
+    glossary.check("crps.md", read_metrics(expected))
     assert [row["charts/iteration"] for row in rows] == ["0", "1", "2", "3", "3"]
     stored = list(TrajectoryStore(expected / "trajectories.jsonl"))
     assert stored == list(TrajectoryStore(run / "trajectories.jsonl"))
@@ -87,17 +85,6 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path, actor)
         assert t.steps[t.prefix].hash == sources[0].steps[t.prefix].hash
     steps = sum(len(t.steps) - t.prefix for t in stored if t.policy == "rollouts")
     assert int(rows[-1]["global_step"]) == steps  # restored steps are not interactions
-
-
-def check_the_glossary(rows):
-    """docs/crps.md explains every metric that is logged."""
-    text = (ROOT / "docs/crps.md").read_text()
-    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
-    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    while any("{" in name for name in names):
-        names = [part for name in names for part in spread(name)]
-    unexplained = {n for row in rows for n in row if not any(fnmatch(n, pattern) for pattern in names)}
-    assert not unexplained
 
 
 def test_two_processes_give_the_losses_of_one(tmp_path, actor):
@@ -125,7 +112,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path, actor):
             if not name.startswith("time/") and not (isinstance(a[name], float) and math.isnan(a[name])):
                 assert math.isclose(a[name], b[name], rel_tol=2e-3, abs_tol=1e-4), (name, a[name], b[name])
     assert rows[0][2]["groups/replayed"] > 0 and rows[0][2]["replay/restored_steps"] > 0
-    check_the_glossary(rows[0])
+    glossary.check("crps.md", rows[0])
     stored = [list(TrajectoryStore(run / "trajectories.jsonl")) for run in (one, two)]
     assert [(t.task.task_id, t.prefix, t.reward) for t in stored[0]] == [
         (t.task.task_id, t.prefix, t.reward) for t in stored[1]
@@ -146,7 +133,7 @@ def test_a_chat_model_with_adapters_and_a_reference(tmp_path):
     (run,) = (tmp_path / "runs").iterdir()
     rows = read_metrics(run)
     assert rows[1]["losses/trained_steps"] > 0 and rows[1]["losses/reference_kl"] < 1e-3
-    check_the_glossary(rows)
+    glossary.check("crps.md", rows)
     last = checkpoint.latest(run)
     for name in ("actor", "reference"):
         assert (last.folder(name) / "adapter_model.safetensors").is_file()
@@ -190,7 +177,7 @@ def test_alfworld_plays_too(tmp_path):
     rows = read_metrics(run)
     kinds = {name[16:] for name in rows[-1] if name.startswith("test_after/kind_")}
     assert kinds == {"pick", "look", "clean", "heat", "cool", "pick2"}
-    check_the_glossary(rows)
+    glossary.check("crps.md", rows)
 
 
 def test_wrong_input_is_one_line(tmp_path):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from benchmarks.once import soak
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
+from tests import glossary
 from tests.scripts import Script, run_script
 from webrl import Args
 
@@ -157,24 +157,10 @@ def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_v
 
 
 def check_the_glossary(rows):
-    """docs/webrl.md explains every metric that is logged, and no other."""
-    text = (ROOT / "docs/webrl.md").read_text()
-    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
-    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    names = [name for name in names if name != "{a,b}/x"]
-    while any("{" in name for name in names):
-        names = [part for name in names for part in spread(name)]
-    logged = {name for row in rows for name in row}
-    unexplained = [name for name in logged if not any(fnmatch(name, pattern) for pattern in names)]
-    absent = {pattern for pattern in names if not any(fnmatch(name, pattern) for name in logged)}
-    scores = {name for name in names if name.endswith("/score")}  # of environments that have one: not the arena
-    assert not unexplained and absent - scores <= {"losses/advantage_replay"}  # where nothing was in the band
-
-
-def spread(name):
-    """`a{b,c}d` as abd and acd."""
-    found = re.search(r"\{([^{}]*)\}", name)
-    return [name[: found.start()] + part + name[found.end() :] for part in found[1].split(",")] if found else [name]
+    """docs/webrl.md and docs/metrics.md explain every metric that is logged, and the former no other."""
+    own, logged = glossary.check("webrl.md", rows)
+    absent = {pattern for pattern in own if not any(fnmatch(name, pattern) for name in logged)}
+    assert absent <= {"losses/advantage_replay"}  # where nothing was in the band
 
 
 def check_a_checkpoint_can_be_trained_on(tmp_path, folder):

@@ -2,11 +2,9 @@
 bit, bad input."""
 
 import random
-import re
 import signal
 from collections import deque
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -17,9 +15,9 @@ from common.lm import checkpoint, llm
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from digirl import Args, Learner
+from tests import glossary
 from tests.nets import net_of
 from tests.scripts import run_script
-from tests.test_demo import spread
 from tests.test_distrl import trajectory
 from tests.test_resume import KILLER
 
@@ -112,17 +110,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     ours, theirs = (checkpoint.latest(r).path / "actor/model.safetensors" for r in (run, expected))
     assert ours.read_bytes() == theirs.read_bytes()
     assert list(TrajectoryStore(expected / "trajectories.jsonl")) == list(TrajectoryStore(run / "trajectories.jsonl"))
-    check_the_glossary({name for row in metrics_of(expected) for name in row})
-
-
-def check_the_glossary(names):
-    """docs/digirl.md explains every metric that is logged."""
-    text = (ROOT / "docs/digirl.md").read_text()
-    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
-    listed = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    while any("{" in name for name in listed):
-        listed = [part for name in listed for part in spread(name)]
-    assert not {name for name in names if not any(fnmatch(name, pattern) for pattern in listed)}
+    glossary.check("digirl.md", metrics_of(expected))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,9 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
@@ -15,8 +13,8 @@ import pytest
 from common.lm.checkpoint import latest
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
+from tests import glossary
 from tests.scripts import run_script
-from tests.test_demo import spread
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--env-id phone/general --phones-per-worker 4 --iterations 3 --eval-every 2 --save-every 1 --test-tasks 0
@@ -85,13 +83,7 @@ def test_a_run_from_demonstrations_to_the_summary(whole):
 
 
 def test_the_page_of_docs_lists_every_metric(whole):
-    text = (ROOT / "docs/distrl.md").read_text()
-    table = text[text.index("## Logged metrics") : text.index("## Implementation details")]
-    names = [name for row in table.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    while any("{" in name for name in names):
-        names = [part for name in names for part in spread(name)]
-    unexplained = {n for row in read_metrics(whole[0]) for n in row if not any(fnmatch(n, name) for name in names)}
-    assert not unexplained
+    glossary.check("distrl.md", read_metrics(whole[0]))
 
 
 def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
