@@ -49,6 +49,7 @@ from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, steps_of
 from tools import plot, view
+from variants.distrl import RELEASED, other_algorithms, released_rewards, v_trace
 
 
 @own_first
@@ -239,39 +240,6 @@ class Args(RunArgs):
     """iterations between two checkpoints"""
 
 
-# --released: what the published code does where that is not what the paper says.
-RELEASED = dict(
-    gamma=0.5,
-    reward="released",
-    retrace=False,
-    v_trace=True,
-    corrected_rewards="all",
-    target_share=0.0,
-    binarise=True,
-    beta=0.0,
-    repeats_anywhere=True,
-    trajectory_value="first",
-    filter_quantile=0.9,
-    prioritised=False,
-)
-
-# --algorithm digirl: Bai et al. 2024, as released.
-DIGIRL = dict(
-    gamma=0.5,
-    retrace=False,
-    v_trace=False,
-    target_share=0.0,
-    importance_ratio=False,
-    binarise=True,
-    beta=0.0,
-    repeat_penalty=0.0,
-    invalid_penalty=0.0,
-    trajectory_value="first",
-    filter_quantile=0.9,
-    prioritised=False,
-)
-
-
 # ------------------------------------------------------------------------------------------------------- the equations
 def returns(rewards, gamma):
     """Monte-Carlo returns G_t = sum_{k >= t} gamma^{k-t} r_k of one trajectory (section 5.1). [T] -> [T]."""
@@ -291,26 +259,15 @@ def repetitions(actions, screens):
     return counts
 
 
-def outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
+def outcome_rewards(outcomes, repeats, invalid, repeat_penalty, invalid_penalty):
     """The outcome that the step itself is paid, and the penalties: the n-th repetition in a row costs n times
     `repeat_penalty`, an invalid action `invalid_penalty`. Nothing is discounted. [T] -> [T]."""
     return outcomes - repeat_penalty * repeats - invalid_penalty * invalid
 
 
-def shaped_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
-    """r_t of A.4.2: the same and the Monte-Carlo return from t + 1 on. As `outcome_rewards`."""
-    following = torch.cat([returns(outcomes, gamma)[1:], outcomes.new_zeros(1)])
-    return following + outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty)
-
-
-def released_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty):
-    """The released code's: the return from t on besides the outcome, which so counts twice at the end, and 0.05 less a
-    step. As `outcome_rewards`."""
-    paid = outcome_rewards(outcomes, repeats, invalid, gamma, repeat_penalty, invalid_penalty)
-    return paid + returns(outcomes, gamma) - 0.05
-
-
-REWARDS = {"return": shaped_rewards, "outcome": outcome_rewards, "released": released_rewards}
+def shaped_rewards(outcomes, paid, gamma):
+    """r_t of A.4.2: what the step is `paid` and the Monte-Carlo return from t + 1 on. [T], [T] -> [T]."""
+    return paid + torch.cat([returns(outcomes, gamma)[1:], outcomes.new_zeros(1)])
 
 
 def td_errors(rewards, values, gamma):
@@ -334,26 +291,9 @@ def retrace(rewards, values, ratios, gamma, lam):
     return torch.stack(corrections[::-1])
 
 
-def v_trace(rewards, values, ratios, gamma):
-    """V-trace's corrections (Espeholt et al. 2018, both truncations at 1), which is what the released code computes in
-    Retrace's place: no lambda, and min(1, rho_t) on the step's own error. As `retrace`."""
-    ratios = ratios.clamp(max=1.0)
-    deltas = ratios * td_errors(rewards, values, gamma)
-    corrections, following = [], 0.0
-    for t in reversed(range(len(deltas))):
-        following = deltas[t] + gamma * ratios[t] * following
-        corrections.append(following)
-    return torch.stack(corrections[::-1])
-
-
 def advantages(rewards, values, gamma):
     """Section 5.1: one-step advantages A_t = r_t + gamma V(s_{t+1}) - V(s_t). [T], [T + 1] -> [T]."""
     return td_errors(rewards, values, gamma)
-
-
-def digirl_advantages(outcomes, values, gamma):
-    """DigiRL's (released): V(s_{t+1}) - V(s_t) - 0.05 + the outcome + the return from t on. [T], [T + 1] -> [T]."""
-    return values[1:] - values[:-1] - 0.05 + outcomes + returns(outcomes, gamma)
 
 
 def critic_targets(outcomes, values, corrections, share):
@@ -405,10 +345,6 @@ def one_step(outcomes, rewards, corrected, baseline, gamma):
     return rewards + gamma * corrected[1:] - baseline[:-1]
 
 
-def digirl(outcomes, rewards, corrected, baseline, gamma):
-    return digirl_advantages(outcomes, baseline, gamma)
-
-
 @dataclass(frozen=True)
 class Algorithm:
     """What --algorithm names. advantages(outcomes, rewards, corrected, baseline, gamma): [T] of a trajectory's actions.
@@ -420,11 +356,9 @@ class Algorithm:
     defaults: dict = field(default_factory=dict)
 
 
-ALGORITHMS = {
-    "distrl": Algorithm(),  # A-RIDE
-    "digirl": Algorithm(digirl, defaults=DIGIRL),
-    "filtered-bc": Algorithm(critics=False),
-}
+A_RIDE = Algorithm()
+# what --algorithm names; one of your own is a row: ALGORITHMS["mine"] = replace(A_RIDE, advantages=my_advantages)
+ALGORITHMS = {"distrl": A_RIDE} | other_algorithms(A_RIDE)
 
 
 # ---------------------------------------------------------------------------------------------------- the replay buffer
@@ -940,12 +874,15 @@ def assess(trajectory, values, ratios, outcome, args):
     screens = [""] * len(steps) if args.repeats_anywhere else [step.hash or step.observation for step in steps]
     repeats = torch.tensor(repetitions([step.action for step in steps], screens), dtype=torch.float32)
     invalid = torch.tensor([bool(step.error) for step in steps], dtype=torch.float32)
-    shape, punish = REWARDS[args.reward], dict(repeat_penalty=args.repeat_penalty, invalid_penalty=args.invalid_penalty)
-    rewards = shape(outcomes, repeats, invalid, args.gamma, **punish)
+    rewards = outcome_rewards(outcomes, repeats, invalid, args.repeat_penalty, args.invalid_penalty)
+    if args.reward == "return":
+        rewards = shaped_rewards(outcomes, rewards, args.gamma)
+    elif args.reward == "released":
+        rewards = released_rewards(outcomes, rewards, args.gamma)
     paid = outcomes if args.corrected_rewards == "outcome" else rewards
     corrections = torch.zeros(len(steps))
     if args.v_trace:
-        corrections = v_trace(paid, values, ratios, args.gamma)
+        corrections = v_trace(td_errors(paid, values, args.gamma), ratios, args.gamma)
     elif args.retrace:
         corrections = retrace(paid, values, ratios, args.gamma, args.retrace_lambda)
     corrected = values + torch.cat([corrections, values.new_zeros(1)])

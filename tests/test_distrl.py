@@ -27,6 +27,7 @@ from common.replay import Step, Trajectory
 from distrl import Args, Assessment, Learner, ReplayBuffer
 from envs import Task
 from tests.nets import net_of
+from variants import distrl as variants
 
 REWARDS, VALUES = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.4, 0.6, 0.0])
 RATIOS = torch.tensor([0.5, 2.0, 0.8])
@@ -34,7 +35,9 @@ RATIOS = torch.tensor([0.5, 2.0, 0.8])
 
 def test_retrace_and_v_trace_on_known_numbers():
     assert distrl.retrace(REWARDS, VALUES, RATIOS, 0.9, 0.9).tolist() == pytest.approx([0.483352, 0.3992, 0.4])
-    assert distrl.v_trace(REWARDS, VALUES, RATIOS, 0.9).tolist() == pytest.approx([0.2726, 0.428, 0.32])
+    assert variants.v_trace(distrl.td_errors(REWARDS, VALUES, 0.9), RATIOS, 0.9).tolist() == pytest.approx(
+        [0.2726, 0.428, 0.32]
+    )
 
 
 def numbers(low, high, size):
@@ -74,7 +77,9 @@ def test_v_trace_is_its_sum(episode, gamma):
             error = (rewards[k] + gamma * values[k + 1] - values[k]).item()
             total += gamma ** (k - t) * trace * min(1.0, ratios[k].item()) * error
         slow.append(total)
-    assert distrl.v_trace(rewards, values, ratios, gamma).tolist() == pytest.approx(slow, abs=1e-9)
+    assert variants.v_trace(distrl.td_errors(rewards, values, gamma), ratios, gamma).tolist() == pytest.approx(
+        slow, abs=1e-9
+    )
 
 
 def test_on_policy_with_full_traces_the_corrected_value_is_the_return():
@@ -88,14 +93,12 @@ def test_on_policy_with_full_traces_the_corrected_value_is_the_return():
 
 def test_rewards_are_the_outcome_the_return_from_the_next_step_and_the_penalties():
     zeros = torch.zeros(3)
-    options = zeros, zeros, 0.5, 0.4, 1.0
-    assert distrl.shaped_rewards(REWARDS, *options).tolist() == pytest.approx([0.5, 1.0, 1.0])
-    assert distrl.shaped_rewards(zeros, *options).tolist() == [0.0, 0.0, 0.0]
-    assert distrl.released_rewards(REWARDS, *options).tolist() == pytest.approx([0.2, 0.45, 1.95])
+    assert distrl.shaped_rewards(REWARDS, REWARDS, 0.5).tolist() == pytest.approx([0.5, 1.0, 1.0])
+    assert distrl.shaped_rewards(zeros, zeros, 0.5).tolist() == [0.0, 0.0, 0.0]
+    assert variants.released_rewards(REWARDS, REWARDS, 0.5).tolist() == pytest.approx([0.2, 0.45, 1.95])
     repeats, invalid = torch.tensor([0.0, 1.0, 2.0]), torch.tensor([1.0, 0.0, 0.0])
-    found = distrl.shaped_rewards(zeros, repeats, invalid, 0.5, 0.4, 1.0)
-    assert found.tolist() == pytest.approx([-1.0, -0.4, -0.8])
-    found = distrl.outcome_rewards(REWARDS, repeats, invalid, 0.5, 0.4, 1.0)
+    assert distrl.outcome_rewards(zeros, repeats, invalid, 0.4, 1.0).tolist() == pytest.approx([-1.0, -0.4, -0.8])
+    found = distrl.outcome_rewards(REWARDS, repeats, invalid, 0.4, 1.0)
     assert found.tolist() == pytest.approx([-1.0, -0.4, 0.2])
 
 
@@ -128,7 +131,7 @@ def test_flags_win_over_what_the_variants_set():
 def test_without_the_return_a_small_gamma_would_make_correct_steps_negative():
     sure = torch.tensor([0.6, 0.6, 0.6, 0.0])
     assert distrl.advantages(REWARDS, sure, 0.5)[1] < 0
-    shaped = distrl.shaped_rewards(REWARDS, torch.zeros(3), torch.zeros(3), 0.5, 0.4, 1.0)
+    shaped = distrl.shaped_rewards(REWARDS, REWARDS, 0.5)
     assert all(distrl.advantages(shaped, sure, 0.5) > 0)
 
 
@@ -315,7 +318,7 @@ def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
         outcomes, zeros = torch.zeros(len(values)), torch.zeros(len(values))
         outcomes[-1] = made.reward
         invalid = torch.tensor([float(bool(step.error)) for step in made.steps])
-        rewards = distrl.shaped_rewards(outcomes, zeros, invalid, 0.9, 0.4, 1.0)
+        rewards = distrl.shaped_rewards(outcomes, distrl.outcome_rewards(outcomes, zeros, invalid, 0.4, 1.0), 0.9)
         value = torch.tensor([*values, 0.0])
         corrections = distrl.retrace(outcomes, value, torch.tensor(ratios), 0.9, 0.8)
         ahead = torch.cat([(value[:-1] + corrections)[1:], torch.zeros(1)])
@@ -453,14 +456,14 @@ def test_variants_by_flag():
     assert all_of_it.tolist() == pytest.approx(punished.tolist())
     literal, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, corrected_baseline=True))
     corrected = values + torch.cat([distrl.retrace(REWARDS, values, ones, 0.9, 0.95), torch.zeros(1)])
-    rewards = distrl.shaped_rewards(REWARDS, torch.zeros(3), torch.zeros(3), 0.9, 0.4, 1.0)
+    rewards = distrl.shaped_rewards(REWARDS, REWARDS, 0.9)
     assert literal.tolist() == pytest.approx(distrl.advantages(rewards, corrected, 0.9).tolist())
     traced, *_ = distrl.assess(made, values, RATIOS, 1.0, replace(ARGS, v_trace=True))
-    ahead = values[:-1] + distrl.v_trace(REWARDS, values, RATIOS, 0.9)
+    ahead = values[:-1] + variants.v_trace(distrl.td_errors(REWARDS, values, 0.9), RATIOS, 0.9)
     assert traced[0].item() == pytest.approx((rewards[0] + 0.9 * ahead[1] - values[0]).item())
     signs, *_ = distrl.assess(made, values, ones, 0.0, replace(ARGS, binarise=True))
     assert set(signs.tolist()) <= {0.0, 1.0}
-    digirl, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, algorithm="digirl", **distrl.DIGIRL))
+    digirl, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, algorithm="digirl", **variants.DIGIRL))
     slow = [v - u - 0.05 + r + g for u, v, r, g in zip([0.2, 0.4, 0.6], [0.4, 0.6, 0.0], [0, 0, 1], [0.81, 0.9, 1.0])]
     assert digirl.tolist() == [float(a > 0) for a in slow]
 

@@ -101,7 +101,7 @@ def test_digirls_advantages_are_those_of_its_own_script(values, reward, gamma):
     outcomes = torch.zeros(len(values))
     outcomes[-1] = reward
     own = digirl.step_advantages(outcomes, torch.tensor([*values, 0.0]), gamma, 0.05)
-    got = variants.digirl_advantages(torch.tensor(values), reward, gamma)
+    got = webrl.VARIANTS["digirl"].advantages(torch.tensor(values), reward, make_args(gamma=gamma))
     assert got.tolist() == pytest.approx(own.tolist(), abs=1e-6)  # where they are near 0, float32 rounds
 
 

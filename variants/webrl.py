@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+from digirl import step_advantages
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -44,7 +46,10 @@ def other_variants(paper):
         return released_advantages(values, reward, args.gamma)
 
     def step_level(values, reward, args):
-        return digirl_advantages(values, reward, args.gamma)
+        outcomes = torch.zeros_like(values)
+        outcomes[-1] = reward
+        after = torch.cat([values, values.new_zeros(1)])  # V after the end is 0
+        return step_advantages(outcomes, after, args.gamma, step_cost=0.05)
 
     def everything(steps, fresh, rng, args):
         return steps
@@ -81,14 +86,6 @@ def weighted_loss(logprobs, advantages, beta, largest=20.0):
     """Advantage-weighted regression (appendix A.3; Eq. 13 on actions of pi_ref): -E[exp(A / beta) log pi]. Weights are
     cut at `largest`, as in AWR's own paper (arXiv 1910.00177). [N], [N]; scalar."""
     return -((advantages / beta).exp().clamp(max=largest) * logprobs).mean()
-
-
-def digirl_advantages(values, reward, gamma=0.9):
-    """DigiRL's step level (arXiv 2406.11896, released code): V_{t+1} - V_t - 0.05 + r_t + G_t of one trajectory's
-    actions, [T] as in `advantages`; an action passes its filter where this is above 0."""
-    outcomes, to_go = torch.zeros_like(values), torch.arange(len(values) - 1, -1, -1, device=values.device)
-    outcomes[-1] = reward
-    return torch.cat([values[1:], values.new_zeros(1)]) - values - 0.05 + outcomes + gamma**to_go * reward
 
 
 def released_advantages(values, reward, gamma=0.9):
