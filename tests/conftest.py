@@ -2,6 +2,7 @@
 
 import ipaddress
 import os
+import secrets
 import socket
 
 import pytest
@@ -10,6 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is first 
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # float32 on the CPU, also where there is a GPU: 1e-5 is compared
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 if "PYTEST_XDIST_WORKER" in os.environ:  # others run beside: one thread each
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -47,3 +49,12 @@ def no_network(monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", connect)
     monkeypatch.setattr(socket.socket, "connect_ex", connect_ex)
+
+
+@pytest.fixture(scope="session")
+def ray_address():
+    """Where a Ray cluster of two CPUs runs, for scripts of which no part is to be killed."""
+    from tests.scripts import ray_nodes
+
+    with ray_nodes(2) as (address, _):
+        yield address

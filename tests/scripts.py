@@ -6,18 +6,29 @@ seconds of imports a run. Where the start itself is tested (signals, other launc
 """
 
 import atexit
+import contextlib
 import multiprocessing
 import os
+import re
 import runpy
+import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+import psutil
+
+from common.lm.cluster import ATTEMPTS
+
 ROOT = Path(__file__).resolve().parent.parent
+# ends a command when this process does, however that happens, and ends with the command
+KEEPER = 'exec 3<&0; "$@" </dev/null 3<&- & node=$!; { read _ <&3; kill $node; } >/dev/null 2>&1 & wait $node'
+RAY = str(Path(sys.executable).with_name("ray"))
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
-    ["tests.scripts", "common.lm.llm", "common.lm.run", "common.lm.rollout", "peft", "accelerate"]
+    """tests.scripts common.lm.llm common.lm.run common.lm.rollout transformers.models.llama.modeling_llama peft
+    accelerate envs.arena tools.plot matplotlib.backends.backend_agg tyro""".split()
 )
 
 
@@ -75,6 +86,60 @@ def run_script(argv, env=None, input="", timeout=300):
     script = Script(argv, env, input)
     output, errors = script.communicate(timeout)
     return subprocess.CompletedProcess(script.argv, script.returncode, output, errors)
+
+
+def run_two(argv, env=None, timeout=300):
+    """A script as `torchrun --nproc_per_node 2` runs it, in two processes; as `run_script` of the first one. Where the
+    launcher itself is not what is tested: it would import everything thrice."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": "2"}
+    place |= os.environ if env is None else env
+    first, second = (Script(argv, place | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2))
+    output, errors = first.communicate(timeout)
+    if first.returncode:
+        second.kill()  # it may wait for the first one
+    second_errors = second.communicate(timeout)[1]
+    return subprocess.CompletedProcess(
+        first.argv, first.returncode or second.returncode, output, errors + second_errors
+    )
+
+
+@contextlib.contextmanager
+def ray_nodes(*cpus):
+    """A Ray cluster of nodes with so many CPUs each, as `ray start` makes them on machines: (address, processes)."""
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    place, nodes = ["--head", "--port", str(port), "--include-dashboard=false"], []
+    try:
+        for count in cpus:
+            said = _start_node(nodes, *place, "--num-cpus", str(count))
+            if len(nodes) == 1:
+                address = f"{re.search('Local node IP: (.*)', said)[1]}:{port}"
+                place = ["--address", address]
+        yield address, nodes
+    finally:
+        for node in nodes:
+            for process in [*psutil.Process(node.pid).children(True), node]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            node.communicate()
+
+
+def _start_node(nodes, *flags):
+    """One more process of `ray start`, and what it said. A busy machine takes longer than its 30 seconds: once more."""
+    command = ["sh", "-c", KEEPER, "sh", RAY, "start", *flags, "--block"]
+    pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    for _ in range(ATTEMPTS):
+        node, said = subprocess.Popen(command, **pipes), ""
+        for line in node.stdout:
+            said += line
+            if "runtime started" in line:
+                nodes.append(node)
+                return said
+        node.communicate()
+    raise AssertionError(said)
 
 
 def _read(file):

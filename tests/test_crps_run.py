@@ -2,8 +2,6 @@
 
 import math
 import signal
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -13,8 +11,7 @@ from common.lm import checkpoint, llm
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests import glossary
-from tests.scripts import run_script
-from tests.test_parallel import LAUNCH
+from tests.scripts import run_script, run_two
 from tests.test_prompts import QWEN
 from tests.test_resume import KILLER
 
@@ -23,15 +20,10 @@ SMALL = """--cpu-threads 2 --num-envs 16 --groups-per-iteration 4 --group-size 4
 --eval-every 2 --save-every 1 --iterations 3 --total-steps 0 --p-replay 0.5 --lockstep""".split()
 
 
-def run_crps(runs_dir, *flags, kill=None, code=0, launch=()):
+def run_crps(runs_dir, *flags, kill=None, code=0, run=run_script):
     """`crps.py` with these flags; with `kill` (module, function, n) it must not survive the n-th call."""
     script = ["-c", KILLER.replace("webrl.py", "crps.py"), *kill, "crps.py"] if kill else ["crps.py"]
-    command = [*script, "--runs-dir", runs_dir, *flags]
-    if launch:
-        command = [sys.executable, *launch, *map(str, command)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    else:
-        done = run_script(command)
+    done = run([*script, "--runs-dir", runs_dir, *flags])
     assert done.returncode == (-signal.SIGKILL if kill else code), done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -102,7 +94,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path, actor):
     ]
     flags += ["--algorithm", "ppo", "--p-replay", "1"]  # with a critic; replays in the second batch
     run_crps(tmp_path / "one", *flags)
-    out = run_crps(tmp_path / "two", *flags, launch=LAUNCH)
+    out = run_crps(tmp_path / "two", *flags, run=run_two)
     assert out.count("2 processes") == out.count("run folder") == 1
     one, two = (next((tmp_path / name).iterdir()) for name in ("one", "two"))
     rows = [read_metrics(run) for run in (one, two)]

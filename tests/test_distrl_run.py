@@ -1,10 +1,6 @@
 """distrl.py whole: real Ray, simulated phones; its worker killed, the host killed and resumed; in step; bad input."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
@@ -14,22 +10,22 @@ from common.lm.checkpoint import latest
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests import glossary
-from tests.scripts import run_script
+from tests.scripts import Script, run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--env-id phone/general --phones-per-worker 4 --iterations 3 --eval-every 2 --save-every 1 --test-tasks 0
 --eval-tasks 2 --warmup-trajectories 6 --batch-trajectories 6 --refresh-every 2 --max-steps 4""".split()
 
 
-def start(folder, *flags):
-    command = [sys.executable, "distrl.py", "--runs-dir", str(folder), *SMALL, *flags]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def command(folder, *flags):
+    return ["distrl.py", "--runs-dir", str(folder), *SMALL, *flags]
 
 
-def finish(process, timeout=300):
-    out, err = process.communicate(timeout=timeout)
-    assert process.returncode == 0, err[-3000:]
-    return out
+def play_run(folder, *flags):
+    """distrl.py to its end; its output."""
+    done = run_script(command(folder, *flags))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def run_of(folder):
@@ -46,11 +42,11 @@ def rollouts_of(run):
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def whole(tmp_path_factory, ray_address):
     """A run from demonstrations to the summary: (its folder, its output)."""
     folder = tmp_path_factory.mktemp("whole")
     flags = "--num-demos 24 --test-tasks 2 --screenshots --advantage-floor -1 --filter-quantile 0.2 --beta 0.01".split()
-    out = finish(start(folder, *flags, "--replay-ratio", "0"))
+    out = play_run(folder, *flags, "--replay-ratio", "0", "--ray-address", ray_address)
     return run_of(folder), out
 
 
@@ -88,23 +84,21 @@ def test_the_page_of_docs_lists_every_metric(whole):
 
 def test_a_worker_is_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
     flags = "--iterations", "5", "--replay-ratio", "1", "--eval-every", "1"
-    process = start(tmp_path, *trained, *flags)
-    for line in process.stdout:
+    process = Script(command(tmp_path, *trained, *flags))
+    for line in process.lines():
         if line.startswith("iteration 1,"):
             (worker,) = workers_of(process.pid)
             worker.kill()
         if line.startswith("iteration 4,"):
             break
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    process.stdout.close()
-    process.stderr.close()
+    process.kill()
+    process.communicate()
     run = run_of(tmp_path)
     rows = iterations(run)  # the third at least, whose worker played the second evaluation
     assert rows[-1]["rollout/faults"] >= 1 and rows[-1]["perf/workers"] == 1  # the worker's end, and another one there
     kept = latest(run).state
     assert kept["counts"]["iteration"] in (3, 4)
-    finish(start(tmp_path, *flags, "--resume", str(run)))
+    play_run(tmp_path, *flags, "--resume", str(run))
     rows = iterations(run)
     assert [row["charts/iteration"] for row in rows] == [1, 2, 3, 4, 5]
     received = [row["charts/trajectories"] for row in rows]
@@ -128,10 +122,9 @@ def workers_of(pid):
     return found
 
 
-def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp_path, trained):
+def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp_path, trained, ray_address):
     flags = *trained, "--sync", "--replay-ratio", "1", "--iterations", "3", "--algorithm", "filtered-bc"
-    process = start(tmp_path, *flags, "--phone-delay", "0.05", "--learning-rate", "1e-3")
-    finish(process)
+    play_run(tmp_path, *flags, "--phone-delay", "0.05", "--learning-rate", "1e-3", "--ray-address", ray_address)
     run = run_of(tmp_path)
     assert [row["charts/iteration"] for row in iterations(run)] == [1, 2, 3]
     rounds = {}

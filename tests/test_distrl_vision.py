@@ -162,10 +162,11 @@ def test_the_prompt_holds_no_image_token_of_the_task(folder):
         assert prompt.count(6) == distrl.seeing_prompt(processor, "read", [], obs, form).count(6)
 
 
-def test_a_run_of_a_model_that_sees(folder, tmp_path):
+def test_a_run_of_a_model_that_sees(folder, tmp_path, ray_address):
     flags = f"""--model-id {folder} --preset tiny --max-new-tokens 24 --num-workers 1 --phones-per-worker 4
     --num-demos 4 --sft-epochs 1 --iterations 2 --eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 2
-    --warmup-trajectories 4 --batch-trajectories 4 --max-steps 3 --advantage-floor -1 --runs-dir {tmp_path}""".split()
+    --warmup-trajectories 4 --batch-trajectories 4 --max-steps 3 --advantage-floor -1
+    --ray-address {ray_address} --runs-dir {tmp_path}""".split()
     out = run_script(["distrl.py", *flags])
     assert out.returncode == 0, out.stderr[-3000:]
     (run,) = tmp_path.iterdir()

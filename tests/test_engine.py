@@ -179,17 +179,17 @@ def seeing(tmp_path):
         http.shutdown()
 
 
-def play_seeing(folder, seeing, *more):
+def play_seeing(folder, seeing, address):
     model, url = seeing
     flags = """--num-demos 0 --lora-rank 4 --batch-trajectories 4 --group-size 2 --iterations 1 --num-workers 1
     --no-dynamic-sampling --envs-per-worker 4 --max-steps 2 --max-new-tokens 6 --test-tasks 0
     --viewport 96 96""".split()
-    command = ["grpo_async.py", "--runs-dir", str(folder), "--model-id", model, "--engine", url, *flags, *more]
-    return run_script(command, timeout=200)
+    command = ["grpo_async.py", "--runs-dir", str(folder), "--model-id", model, "--engine", url, *flags]
+    return run_script([*command, "--ray-address", address], timeout=200)
 
 
-def test_an_agent_that_sees_is_sampled_by_the_server(tmp_path, seeing):
-    done = play_seeing(tmp_path / "runs", seeing)
+def test_an_agent_that_sees_is_sampled_by_the_server(tmp_path, seeing, ray_address):
+    done = play_seeing(tmp_path / "runs", seeing, ray_address)
     assert done.returncode == 0, done.stderr[-2000:]
     assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]
     (run,) = (tmp_path / "runs").iterdir()
@@ -202,7 +202,7 @@ def test_an_agent_that_sees_is_sampled_by_the_server(tmp_path, seeing):
         assert own[0].tolist() == pytest.approx(step.logprobs, abs=1e-4)
 
 
-def test_a_server_that_reads_chats_in_another_way_is_refused(tmp_path, seeing):
+def test_a_server_that_reads_chats_in_another_way_is_refused(tmp_path, seeing, ray_address):
     SeeingServer.other = True
-    done = play_seeing(tmp_path / "runs", seeing)
+    done = play_seeing(tmp_path / "runs", seeing, ray_address)
     assert done.returncode == 2 and "reads a chat in another way" in done.stderr, done.stderr[-2000:]

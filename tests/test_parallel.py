@@ -12,7 +12,7 @@ import torch
 from common.lm import checkpoint, llm, parallel
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
-from tests.scripts import run_script
+from tests.scripts import run_script, run_two
 from tests.test_demo import ROOT, SMALL
 
 FLAGS = [*SMALL, *"--cpu-threads 1 --orm-refresh 3 --num-phases 1 --start-buffer both --floored-keep 1".split()]
@@ -20,14 +20,14 @@ FLAGS = [*SMALL, *"--cpu-threads 1 --orm-refresh 3 --num-phases 1 --start-buffer
 LAUNCH = "-m torch.distributed.run --standalone --nproc_per_node 2".split()
 
 
-def play_run(folder, *launch, flags=(), **variables):
+def play_run(folder, *launch, flags=(), run=run_script, **variables):
     command = ["webrl.py", *FLAGS, "--runs-dir", str(folder), *flags]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     if launch:
         command = [sys.executable, *launch, *command]
         done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=300)
     else:
-        done = run_script(command, variables)
+        done = run(command, variables)
     assert done.returncode == 0, done.stdout + done.stderr
     (run,) = folder.iterdir()
     return run, done.stdout
@@ -78,14 +78,14 @@ def test_two_processes_give_the_losses_of_one(tmp_path, model, alone):
 
 def test_two_processes_that_share_the_weights_give_the_losses_of_one_and_resume(tmp_path, model, alone):
     fsdp = dict(ACCELERATE_USE_FSDP="true")
-    two, out = play_run(tmp_path, *LAUNCH, flags=model, **fsdp)
+    two, out = play_run(tmp_path, run=run_two, flags=model, **fsdp)
     assert "2 processes" in out
     check_the_same(alone, two)
-    play_run(tmp_path, *LAUNCH, flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
+    play_run(tmp_path, run=run_two, flags=("--resume", str(two), "--num-phases", "2"), **fsdp)
     assert checkpoint.latest(two).state["phase"] == 2
     args = ("--lora-rank", "2")
     with pytest.raises(AssertionError, match="one of the two"):
-        play_run(tmp_path / "lora", *LAUNCH, flags=args, **fsdp)
+        play_run(tmp_path / "lora", run=run_two, flags=args, **fsdp)
 
 
 def test_column_sums_do_not_depend_on_the_order_of_the_rows():
