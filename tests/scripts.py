@@ -33,15 +33,15 @@ _FORKS.set_forkserver_preload(
 
 
 class Script:
-    """`python argv...` in the project's root, with `input` to read; `argv` may be "-c", code, arguments."""
+    """`python argv...` in a folder, with `input` to read; `argv` may be "-c", code, arguments."""
 
-    def __init__(self, argv, env=None, input=""):
+    def __init__(self, argv, env=None, input="", cwd=ROOT):
         self.argv, self._files = [str(part) for part in argv], [tempfile.TemporaryFile() for _ in range(3)]  # noqa: SIM115
         self._files[0].write(input.encode())
         self._files[0].flush()
         paths = [f"/proc/{os.getpid()}/fd/{file.fileno()}" for file in self._files]
         env = dict(os.environ if env is None else env)
-        self._process = _FORKS.Process(target=_main, args=(self.argv, env, *paths))
+        self._process = _FORKS.Process(target=_main, args=(self.argv, env, str(cwd), *paths))
         self._process.start()
         self.pid = self._process.pid
 
@@ -81,9 +81,9 @@ class Script:
         return tuple(said)
 
 
-def run_script(argv, env=None, input="", timeout=300):
+def run_script(argv, env=None, input="", timeout=300, cwd=ROOT):
     """A script to its end, as subprocess.run(..., capture_output=True, text=True)."""
-    script = Script(argv, env, input)
+    script = Script(argv, env, input, cwd)
     output, errors = script.communicate(timeout)
     return subprocess.CompletedProcess(script.argv, script.returncode, output, errors)
 
@@ -148,7 +148,7 @@ def _read(file):
         return file.read().decode()
 
 
-def _main(argv, env, *paths):
+def _main(argv, env, cwd, *paths):
     for number, path in enumerate(paths):
         descriptor = os.open(path, os.O_WRONLY | os.O_APPEND if number else os.O_RDONLY)
         os.dup2(descriptor, number)
@@ -157,13 +157,14 @@ def _main(argv, env, *paths):
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.environ.clear()
     os.environ.update(env)
-    os.chdir(ROOT)
+    os.chdir(cwd)
+    sys.path[1:1] = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
     try:
         if argv[0] == "-c":
             sys.argv, sys.path[0] = ["-c", *argv[2:]], ""
             exec(argv[1], {"__name__": "__main__"})
         else:
-            sys.argv, sys.path[0] = argv, str((ROOT / argv[0]).parent)
+            sys.argv, sys.path[0] = argv, str(Path(cwd, argv[0]).parent)
             runpy.run_path(argv[0], run_name="__main__")
     finally:
         atexit._run_exitfuncs()  # a forked process leaves without

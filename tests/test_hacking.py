@@ -4,8 +4,6 @@ import json
 import os
 import random
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,6 +15,7 @@ from common.errors import UsageError
 from common.lm import llm
 from common.lm.run import read_metrics
 from common.replay import Step, Task, Trajectory, TrajectoryStore
+from tests.scripts import run_script
 from tests.test_llm import halving_model
 from tools import play
 
@@ -46,9 +45,7 @@ CHANGES = (
 
 
 def python(*argv, code=0, cwd=ROOT):
-    command = [sys.executable, *map(str, argv)]
-    env = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300)
+    done = run_script(argv, os.environ | {"PYTHONPATH": str(ROOT)}, cwd=cwd)
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 

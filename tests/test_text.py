@@ -1,8 +1,6 @@
 """Text environments: the example of docs/hacking.md as it stands there, in both formats, and its training."""
 
 import re
-import subprocess
-import sys
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +10,7 @@ import pytest
 from common.errors import StateMismatch
 from common.lm.run import read_metrics
 from envs import Prefix
+from tests.scripts import run_script
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs/hacking.md").read_text()
@@ -35,8 +34,7 @@ def test_it_trains_to_a_success_that_moves(folder, tmp_path):
     """The page's command, cut short: on doors that no training task names."""
     flags = re.search(r"^\.venv/bin/python crps\.py (--env-id doors:Doors .*)$", PAGE, re.MULTILINE)[1].split()
     short = "--lockstep --total-steps 1200 --eval-every 99 --eval-tasks 0 --test-tasks 50 --save-every 99".split()
-    command = [sys.executable, ROOT / "crps.py", *flags, *short, "--runs-dir", tmp_path]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    done = run_script([ROOT / "crps.py", *flags, *short, "--runs-dir", tmp_path], cwd=folder)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.iterdir()
     rows = read_metrics(run)
