@@ -121,8 +121,8 @@ class Args(RunArgs):
     above 0 groups without signal are trained on, too"""
     update_epochs: int = 1
     """passes over a batch"""
-    batch_size: int = preset(256, tiny=16)
-    """steps (prompt, answer) per update (verl-agent: 256 on ALFWorld, 64 on WebShop)"""
+    batch_size: int = preset(64, tiny=16)
+    """steps (prompt, answer) per update (verl-agent: 64 on WebShop, 256 on ALFWorld)"""
     recompute_logprobs: bool = preset(True, tiny=False)
     """take the old log-probs of the ratio from a forward pass before the update instead of from the sampling: on a GPU,
     or in a server, the two differ by rounding"""
@@ -174,6 +174,12 @@ class Args(RunArgs):
     """... so many times in a row removes its task from the buffer ("consistently": the fewest that are a row)"""
     buffer_size: int = 512
     """tasks in the success buffer; the oldest leave first (the paper gives none: more than a run of its size fills)"""
+    difficulty_aware: bool = False
+    """draw replayed tasks by p (1 - p) of their estimated success rate p, and let the most extreme leave a full buffer
+    ("optionally", section 3.4, without a formula); off: uniformly, and the oldest"""
+    count_restored: bool = False
+    """environment steps are those of restored prefixes, too: in --total-steps, in global_step and so in plots; off:
+    those that the policy sampled"""
 
     # evaluation
     eval_every: int = preset(5, tiny=8, smoke=2)
@@ -296,6 +302,11 @@ class Entry:
     mastered: int = 0
     extreme: int = 0
 
+    @property
+    def promise(self):
+        """p (1 - p) of the estimated success rate: the variance of a rollout's reward, of which a group learns."""
+        return max(1e-3, self.controller.rate * (1 - self.controller.rate))
+
 
 @dataclass
 class Group:
@@ -325,7 +336,9 @@ class Group:
 def draw_groups(buffer, train_tasks, rng, args):
     """Eq. 13: a batch of groups, each with probability p_replay one of the buffer's tasks, else a training task at its
     beginning. No buffered task comes twice in a batch: its controller could not answer in between."""
-    entries = rng.sample(list(buffer.values()), len(buffer))
+    entries = rng.sample(list(buffer.values()), len(buffer))  # the last one is drawn first
+    if args.difficulty_aware:  # weighted, without replacement (Efraimidis and Spirakis 2006)
+        entries.sort(key=lambda entry: rng.random() ** (1 / entry.promise))
     tasks = rng.sample(train_tasks, min(len(train_tasks), args.groups_per_iteration))
     groups = []
     for number in range(args.groups_per_iteration):
@@ -365,7 +378,9 @@ def update_buffer(buffer, groups, offsets, args):
             controller = make_controller(k, longest, args.rho_start, args)
             buffer[group.task.task_id] = Entry(trace, offsets[trace], controller)
             if len(buffer) > args.buffer_size:
-                del buffer[next(iter(buffer))]
+                by_age = list(buffer)
+                extreme = min(by_age, key=lambda name: buffer[name].promise)
+                del buffer[extreme if args.difficulty_aware else by_age[0]]
     return converged, mastered
 
 
@@ -386,13 +401,14 @@ class Learner:
     iteration: int = -1  # the last one done; 0: fine-tuned
     updates: int = 0
     mastered: int = 0  # tasks that left the buffer as mastered
+    restored: int = 0  # steps of prefixes that restarts took in the environment
     tuned: bool = False  # rft: fine-tuned on the rollouts
 
     def nets(self):
         return {"actor": self.actor, "critic": self.critic, "reference": self.reference}
 
 
-COUNTS = "iteration", "updates", "mastered", "tuned"
+COUNTS = "iteration", "updates", "mastered", "restored", "tuned"
 
 
 def save(learner, buffer, player):
@@ -652,7 +668,8 @@ def collect(learner, buffer, player, train_tasks, args):
     for trajectory in rollouts:
         trajectory.reward = float(trajectory.verdict)  # Eq. 2
         groups[trajectory.place // args.group_size].rollouts.append(trajectory)
-        player.steps += len(trajectory.steps) - trajectory.prefix
+        learner.restored += trajectory.prefix
+        player.steps += len(trajectory.steps) - (0 if args.count_restored else trajectory.prefix)
     for group in groups:
         if group.entry is not None and not group.rollouts:
             buffer.pop(group.task.task_id, None)
@@ -683,7 +700,6 @@ def group_metrics(groups):
             "replay/suffix_median": lengths[len(lengths) // 2],
             "replay/suffix_max": lengths[-1],
             "replay/suffix_share": sum(shares) / len(shares),
-            "replay/restored_steps": sum(t.prefix for g in replayed for t in g.rollouts),
         }
         for k in sorted(set(lengths)):
             at_k = [g.accuracy for g in replayed if g.suffix == k]
@@ -792,6 +808,7 @@ def train(args, env, player, learner, buffer):
         shown = "rollout/reward groups/all_zero groups/entropy replay/buffer_size replay/suffix_mean eval/success"
         run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        metrics["charts/restored_steps"] = learner.restored
         run.log(metrics, player.steps)
         if learner.iteration % args.save_every == 0:
             save(learner, buffer, player)

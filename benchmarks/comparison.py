@@ -89,6 +89,7 @@ def record_of(path, curves, x, part="test_after/"):
     return {
         "commit": commit(),
         "steps": last["global_step"],
+        "restored": next((row[r] for row in reversed(rows) if (r := "charts/restored_steps") in row), 0),
         "minutes": round(sum(v for k, v in last.items() if k.startswith("time/")) / 60, 2),
         "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
         "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},

@@ -4,6 +4,7 @@ import copy
 import math
 import random
 from collections import Counter
+from dataclasses import replace
 from statistics import fmean, pstdev
 from types import SimpleNamespace
 
@@ -194,6 +195,22 @@ def test_the_oldest_task_leaves_a_full_buffer():
     assert list(buffer) == ["t2", "t3", "t4"]
 
 
+def test_by_difficulty_the_most_extreme_leaves_and_what_may_go_either_way_is_replayed():
+    buffer = {}
+    update(buffer, [group_of(number, [1.0, 0.0]) for number in range(3)])
+    rates = {"t0": 0.5, "t1": 0.98, "t2": 0.1}
+    for name, rate in rates.items():
+        buffer[name].controller.rate = rate
+    rng, tasks = random.Random(3), [task(9)]
+    args = make_args(groups_per_iteration=1, p_replay=1.0, difficulty_aware=True)
+    first = Counter(crps.draw_groups(buffer, tasks, rng, args)[0].task.task_id for _ in range(4000))
+    weights = {name: rate * (1 - rate) for name, rate in rates.items()}
+    for name, weight in weights.items():
+        assert first[name] / 4000 == pytest.approx(weight / sum(weights.values()), abs=0.03)
+    update(buffer, [group_of(3, [1.0, 0.0])], buffer_size=3, difficulty_aware=True)
+    assert list(buffer) == ["t0", "t2", "t3"]  # 0.98 is nearest to an end
+
+
 def test_a_replay_group_moves_its_own_controller_and_is_not_inserted_again():
     buffer = {}
     update(buffer, [group_of(1, [1.0, 0.0]), group_of(2, [1.0, 0.0])])
@@ -311,7 +328,10 @@ def test_a_batch_keeps_the_groups_that_can_be_compared():
     player = Playing([win, loss])
     (group,) = crps.collect(learner, buffer, player, [task(5)], args)
     assert group.entry is buffer["t1"] and group.suffix == 3 and [t.prefix for t in group.rollouts] == [3, 3]
-    assert player.steps == 2 * 3  # of a restart what follows the prefix
+    assert player.steps == 2 * 3 and learner.restored == 2 * 3  # of a restart what follows the prefix
+    player = Playing([win, loss])
+    crps.collect(learner, buffer, player, [task(5)], replace(args, count_restored=True))
+    assert player.steps == 2 * 6 and learner.restored == 4 * 3  # or all of it
     assert not crps.collect(learner, buffer, Playing([None, None]), [task(5)], args)
     assert not buffer  # a start that cannot be brought back
 

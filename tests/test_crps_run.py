@@ -103,7 +103,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path, actor):
         for name in a:
             if not name.startswith("time/") and not (isinstance(a[name], float) and math.isnan(a[name])):
                 assert math.isclose(a[name], b[name], rel_tol=2e-3, abs_tol=1e-4), (name, a[name], b[name])
-    assert rows[0][2]["groups/replayed"] > 0 and rows[0][2]["replay/restored_steps"] > 0
+    assert rows[0][2]["groups/replayed"] > 0 and rows[0][2]["charts/restored_steps"] > 0
     glossary.check("crps.md", rows[0])
     stored = [list(TrajectoryStore(run / "trajectories.jsonl")) for run in (one, two)]
     assert [(t.task.task_id, t.prefix, t.reward) for t in stored[0]] == [

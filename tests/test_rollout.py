@@ -8,6 +8,7 @@ import asyncio
 import json
 import random
 from contextlib import nullcontext
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -332,6 +333,13 @@ def test_an_episode_goes_on_from_another_one_s_middle():
         for step in other.steps:  # nothing of the earlier update
             assert step.advantage is None and step.value is None and step.ref_logprob is None
     assert demo.steps[0].advantage == 1.0
+    short = replace(task, max_steps=5)  # the restored steps are among them
+    cut = asyncio.run(
+        rollout.play(
+            env.fork(), short, follow, lambda i, steps, obs: [len(steps)], decode, 1, 0, None, read_action, (demo, 3)
+        )
+    )
+    assert cut.ending == "truncated" and len(cut.steps) == 5 and cut.prefix == 3
 
 
 def test_a_start_that_cannot_be_brought_back_is_dropped_and_counted():
@@ -356,7 +364,6 @@ def test_a_start_that_cannot_be_brought_back_is_dropped_and_counted():
 
 
 def test_demonstrations_of_what_nobody_solves_are_left_out():
-    from dataclasses import replace
 
     from envs.webshop import WebShop
 

@@ -295,6 +295,7 @@ COLUMNS = (
     ("above the control", lambda rows: last(rows, "test_after/success") - last(rows, "test_control/success"), 3),
     ("gain", lambda rows: last(rows, "test_after/success") - last(rows, "test_before/success"), 3),
     ("steps", lambda rows: last(rows, "global_step"), 0),
+    ("restored steps", lambda rows: last(rows, "charts/restored_steps"), 0),
     ("minutes", lambda rows: sum(v for k, v in rows[-1].items() if k.startswith("time/")) / 60, 1),
 )
 
