@@ -102,10 +102,10 @@ def test_its_checkpoint_is_evaluated_with_its_own_prompt_and_its_episodes_are_sh
     assert "episodes.html" in python("tools/view.py", mine)
 
 
-def diffs():
-    """(before, after) of every diff in docs/hacking.md."""
+def diffs(page="hacking.md"):
+    """(before, after) of every diff in a page of docs/."""
     found = []
-    for block in re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs/hacking.md").read_text(), re.MULTILINE | re.DOTALL):
+    for block in re.findall(r"^```diff\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL):
         lines = [(line[:1], line[1:]) for line in block.split("\n")[:-1]]
         before, after = (
             "\n".join(text for mark, text in lines if mark in kept or (not mark and kept)) for kept in (" -", " +")
@@ -129,6 +129,11 @@ def changed(tmp_path):
         path.write_text(text)
         modules[Path(name).stem] = play.load_script(path)
     return SimpleNamespace(**modules)
+
+
+def test_the_first_hours_loss_is_the_one_below():
+    (found,) = diffs("first_hour.md")
+    assert found in diffs()
 
 
 def test_a_loss_of_ones_own(changed):

@@ -20,8 +20,8 @@ from tests.scripts import run_script
 from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = """--num-demos 8 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
---num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep
+SMALL = """--num-demos 4 --sft-epochs 1 --orm-episodes 12 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 4
+--num-phases 2 --eval-tasks 1 --test-tasks 2 --num-envs 4 --orm-refresh 4 --orm-data= --lockstep
 --batch-size 16 --sft-batch-size 16 --start-buffer both --floored-keep 1 --curriculum""".split()
 # runs webrl.py in a process that kills itself at the n-th call of one function
 KILLER = """
@@ -105,7 +105,7 @@ def check_who_played_the_tests(run, folder):
 def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path):
     SMALL.remove("--lockstep")
     try:
-        play_run(tmp_path, kill=("common.lm.rollout", "play_until_sound", 8 + 4 + 7))  # demonstrations, test, start-up
+        play_run(tmp_path, kill=("common.lm.rollout", "play_until_sound", 4 + 2 + 7))  # demonstrations, test, start-up
         (run,) = tmp_path.iterdir()
         finished = list(TrajectoryStore(run / "unfinished.jsonl"))
         assert {t.policy for t in finished} == {"test before", "start-up"}
@@ -118,7 +118,7 @@ def test_episodes_that_were_finished_before_a_kill_are_not_played_again(tmp_path
     assert group["lr"] == 0.00012  # the flag given anew
     for t in finished:
         assert kept[t.policy, t.seed, t.task.task_id].steps[0].logprobs == t.steps[0].logprobs
-    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test control"] * 4 + ["test after"] * 4
+    assert [t.policy for t in TrajectoryStore(run / "unfinished.jsonl")] == ["test control"] * 2 + ["test after"] * 2
 
 
 def test_a_resumed_run_keeps_its_own_flags(tmp_path):

@@ -68,22 +68,18 @@ def gather(items):
     """The processes' lists as one list, the same in all of them."""
     if size() == 1:
         return items
-    import torch.distributed as dist
+    from accelerate.utils import gather_object
 
-    parts = [None] * size()
-    dist.all_gather_object(parts, items)
-    return [item for part in parts for item in part]
+    return gather_object(items)
 
 
 def broadcast(value):
     """The first process's value, in all of them."""
     if size() == 1:
         return value
-    import torch.distributed as dist
+    from accelerate.utils import broadcast_object_list
 
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+    return broadcast_object_list([value])[0]
 
 
 def everywhere(function):
