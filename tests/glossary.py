@@ -12,8 +12,8 @@ def listed(page):
     text = (DOCS / page).read_text()
     if "## Logged metrics" in text:
         text = text[text.index("## Logged metrics") : text.index("## Implementation details")]
-    names = [name for row in text.splitlines() for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
-    names = [name for name in names if name not in ("{a,b}/x", "*")]
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    names = [name for row in rows for name in re.findall(r"`([^`]+)`", row.split(" | ")[0])]
     while any("{" in name for name in names):
         names = [part for name in names for part in spread(name)]
     return names
