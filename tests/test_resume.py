@@ -62,7 +62,7 @@ def test_killed_and_resumed_is_bit_for_bit_the_run_that_was_not(tmp_path):
     play_run(whole)
     for kill, phase in (
         (("common.lm.llm", "generate", 5), -1),  # the start-up's episodes, after the fine-tuning
-        (("common.lm.learn", "backward", 8), 0),  # phase 1's update
+        (("common.lm.learn", "backward", 6), 0),  # phase 1's update
         (("common.lm.checkpoint", "_sync", 7), 0),  # while its checkpoint is being written
         (("common.lm.checkpoint", "save", 2), 1),  # phase 2 is done but not saved
     ):
