@@ -147,7 +147,7 @@ def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp
         (["--total-trajectories", "-1"], "--total-trajectories must not be negative"),
         (["--phone-delay", "fast"], "phone_delay 'fast'"),
         (["--serials", "a"], "--serials names 1 phones"),
-        (["--buffer-size", "4"], "--buffer-size must hold at least --batch-trajectories"),
+        (["--buffer-steps", "4"], "--buffer-steps must hold at least --batch-trajectories"),
         (["--env-id", "mars"], "there is no such environment"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),
