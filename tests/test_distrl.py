@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import digirl
 import distrl
 from benchmarks.once import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
@@ -161,6 +162,20 @@ TINY = dict(
 def test_values_of_the_presets(flags, expected):
     args = parse_args(Args, flags.split(), distrl.variant)
     assert {name: getattr(args, name) for name in expected} == expected
+
+
+def test_a_run_of_before_goes_on_as_it_was(tmp_path):
+    """Its buffer counted trajectories, and its episodes were judged at the agent's exit."""
+    for script, preset, norm in ((distrl, "tiny", 0.1), (digirl, "tiny", 0.1), (distrl, "paper", 1.0)):
+        saved = dict(preset=preset, buffer_size=10, gamma=0.7, max_grad_norm=norm)
+        (tmp_path / "args.json").write_text(json.dumps(saved))
+        args = parse_args(script.Args, ["--resume", str(tmp_path)])
+        assert (args.buffer_steps, args.judge_states, args.critic_max_grad_norm) == (50, False, 1.0)
+        assert (args.gamma, args.max_grad_norm, args.preset) == (0.7, norm, preset)
+        if script is digirl:
+            assert args.instruction_batch_size == 16  # what the field says nothing of is the preset's
+        with pytest.raises(UsageError, match="^--buffer-size is called --buffer-steps now$"):
+            parse_args(script.Args, ["--buffer-size", "9"])
 
 
 def test_without_the_return_a_small_gamma_would_make_correct_steps_negative():

@@ -46,6 +46,7 @@ def whole(tmp_path_factory, ray_address):
     """A run from demonstrations to the summary: (its folder, its output)."""
     folder = tmp_path_factory.mktemp("whole")
     flags = "--num-demos 24 --test-tasks 2 --screenshots --advantage-floor -1 --filter-quantile 0.2 --beta 0.01".split()
+    flags += ["--judge-states"]
     out = play_run(folder, *flags, "--replay-ratio", "0", "--ray-address", ray_address)
     return run_of(folder), out
 
