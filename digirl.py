@@ -56,8 +56,7 @@ class Args(RunArgs):
     max_steps: int = 0
     """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
     judge_states: bool = preset(True, tiny=False)
-    """ask the environment's check after every step, and end an episode where the task is done (released); off: where
-    the agent ends it, alone"""
+    """ask the check after every step, and end a successful episode there (released); off: at its exit alone"""
     screenshots: bool = False
     """keep a screenshot of every step"""
     phone_delay: str = "0"

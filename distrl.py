@@ -123,8 +123,7 @@ class Args(RunArgs):
     """the judge also says, from the screens before and after it, which actions were invalid (the paper asks Gemini);
     off: those that the phone refuses"""
     judge_states: bool = preset(True, tiny=False)
-    """ask judge or check after every step, and end an episode where the task is done (section 3); off: where the agent
-    ends it, alone"""
+    """ask judge or check after every step, and end a successful episode there (section 3); off: at its exit alone"""
 
     # A-RIDE (section 5)
     algorithm: str = "distrl"
@@ -133,8 +132,7 @@ class Args(RunArgs):
     released: bool = False
     """what the released code does in the paper's stead: sets the fields of RELEASED"""
     gamma: float = preset(0.5, tiny=1.0)
-    """discount (the paper gives none; released: 0.5, with which V, a probability without discount, makes the first
-    steps of a sure success negative)"""
+    """discount (the paper gives none; released: 0.5)"""
     reward: Literal["return", "outcome", "released"] = preset("return", tiny="outcome")
     """r_t: return: the outcome that the step is paid and the Monte-Carlo return from t + 1 (A.4.2); outcome: without
     the return, which the value of the next state holds already; released: what the published code computes"""
@@ -195,8 +193,7 @@ class Args(RunArgs):
     priority_alpha: float = 0.5
     """exponent of the priorities (the paper: 0.5)"""
     refresh_every: int = preset(1, tiny=10, smoke=2)
-    """iterations after which the buffer is assessed anew by the newest policy and critic ("periodically"; released:
-    1)"""
+    """iterations after which the buffer is assessed by the newest networks (the paper: periodically; released: 1)"""
     refresh_size: int = preset(0, tiny=64)
     """trajectories assessed then, those that were not for the longest time; 0: all (released)"""
     max_staleness: int = 0
@@ -1232,17 +1229,13 @@ def staleness(entries, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)} if lags else {}
 
 
-def assess_again(host, entries, args):
-    """Entries assessed by the newest policy and critics."""
+def refresh(host, args):
+    """What was not assessed for the longest time, assessed by the newest policy and critics."""
+    entries = host.buffer.usable(host.system.version, args.max_staleness)
+    entries = sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
     if entries:
         assessments = assess_all(host.learner, [entry.trajectory for entry in entries], args)
         host.buffer.note(entries, assessments, host.learner.iteration)
-
-
-def longest_ago(host, args):
-    """The entries that were not assessed for the longest time."""
-    entries = host.buffer.usable(host.system.version, args.max_staleness)
-    return sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
 
 
 def metrics_of_new(host):
@@ -1348,7 +1341,7 @@ def train(args, env, host):
                 host.buffer.note(batch + chosen, assessments, learner.iteration)
             wanted = learner.critics and (args.prioritised or args.filter_quantile)
             if wanted and learner.iteration % args.refresh_every == 0:
-                assess_again(host, longest_ago(host, args), args)
+                refresh(host, args)
         # and the new weights published
         if learner.updates > updates:
             system.publish(learner.actor.model, system.version + 1)
