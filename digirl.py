@@ -55,6 +55,8 @@ class Args(RunArgs):
     """episodes played at once (released: 8 emulators)"""
     max_steps: int = 0
     """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
+    judge_states: bool = preset(True, tiny=False)
+    """ask the check after every step, and end a successful episode there (released); off: at its exit alone"""
     screenshots: bool = False
     """keep a screenshot of every step"""
     phone_delay: str = "0"
@@ -95,8 +97,8 @@ class Args(RunArgs):
     """those at or above this quantile of the buffer's trajectories (released: 0.9, of all so far)"""
     filter_steps: bool = True
     """step-level filter: the actor gets actions of positive advantage"""
-    buffer_size: int = 2000
-    """newest trajectories that are drawn from (released: 2000)"""
+    buffer_steps: int = preset(2000, tiny=10000)
+    """newest steps that are drawn from, in whole trajectories (released: 2000)"""
     batch_trajectories: int = preset(16, tiny=64, smoke=8)
     """trajectories of a round (released: 16)"""
     iterations: int = preset(600, tiny=30, smoke=3)
@@ -107,18 +109,22 @@ class Args(RunArgs):
     """stop at the first round after so many seconds, without those of evaluations and of the start; 0: never"""
     batch_size: int = preset(128, tiny=16)
     """steps per update, drawn uniformly with replacement (released: 32 times 4)"""
+    instruction_batch_size: int = preset(256, tiny=16)
+    """trajectories per update of the instruction-level value (released: 32 times 8)"""
     instruction_updates: int = preset(5, tiny=8, smoke=2)
     """updates of the instruction-level value a round (released: 5)"""
     step_updates: int = preset(5, tiny=20, smoke=2)
     """updates of the step-level value a round (released: 5)"""
     actor_updates: int = preset(20, tiny=20, smoke=4)
     """updates of the actor a round (released: 20)"""
-    learning_rate: float = preset(1e-5, tiny=2e-4)
+    learning_rate: float = preset(1e-4, tiny=2e-4)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-4, tiny=3e-4)
     """the values' rate (released: 1e-4)"""
-    max_grad_norm: float = preset(1.0, tiny=0.1)
-    """clip of the norm of the actor's gradient (released: 0.01; the values' and the fine-tuning's: 1)"""
+    max_grad_norm: float = preset(0.01, tiny=0.1)
+    """clip of the norm of the actor's gradient (released: 0.01; the fine-tuning's: 1)"""
+    critic_max_grad_norm: float = preset(0.01, tiny=1.0)
+    """the same of the values' (released: 0.01)"""
 
     # evaluation
     eval_every: int = preset(20, tiny=10, smoke=2)
@@ -203,7 +209,7 @@ def restore(learner, buffer, player, args):
         return
     make_learner(learner, args)
     net.restore(run.resumed, {"actor": learner.actor} | learner.values, learner.rng)
-    buffer.extend(t for t in run.trajectories if t.kind == "rollout")
+    store(buffer, [t for t in run.trajectories if t.kind == "rollout"], args.buffer_steps)
     player.set_state(state["player"])
     player.publish(learner.actor.model)
 
@@ -285,9 +291,12 @@ def set_advantages(learner, trajectories, args):
             step.value, step.advantage = v, a if args.filter_steps else 1.0
 
 
-def drawn(items, args, rng):
-    """A batch, uniformly with replacement."""
-    return rng.choices(items, k=args.batch_size)
+def store(buffer, trajectories, steps):
+    """Trajectories into the buffer; the oldest ones leave it where there would be more than so many steps."""
+    buffer.extend(trajectories)
+    excess = len(steps_of(buffer)) - steps
+    while excess > 0 and len(buffer) > 1:
+        excess -= len(buffer.popleft().steps)
 
 
 def update_values(learner, buffer, args):
@@ -295,22 +304,23 @@ def update_values(learner, buffer, args):
     success = {t: (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
     starts = {t.steps[0]: t.reward for t in buffer}
     labels = {step: success[step.trajectory][step.t] for step in steps_of(buffer)}
+    instruction, step = (args.instruction_updates, args.instruction_batch_size), (args.step_updates, args.batch_size)
     return {
-        "losses/instruction_value_loss": fit(learner, "instruction", starts, args.instruction_updates, args),
-        "losses/step_value_loss": fit(learner, "step", labels, args.step_updates, args),
+        "losses/instruction_value_loss": fit(learner, "instruction", starts, *instruction, args),
+        "losses/step_value_loss": fit(learner, "step", labels, *step, args),
     }
 
 
-def fit(learner, name, labels, updates, args):
-    """Cross-entropy of a value on the states of {step: label}; the mean loss."""
+def fit(learner, name, labels, updates, size, args):
+    """Cross-entropy of a value on the states of {step: label}, in batches drawn with replacement; the mean loss."""
     value = learner.values[name]
 
     def loss_sum(part):
         logits = value.value_logits([step.prompt_ids for step in part])
         return value_loss(logits, torch.tensor([labels[step] for step in part], device=logits.device)) * len(part)
 
-    batches = [drawn(list(labels), args, learner.rng) for _ in range(updates)]
-    losses, _ = value.descend(loss_sum, batches, prompt_lengths)
+    batches = [learner.rng.choices(list(labels), k=size) for _ in range(updates)]
+    losses, _ = value.descend(loss_sum, batches, prompt_lengths, args.critic_max_grad_norm)
     return mean_loss(losses, "value")
 
 
@@ -325,7 +335,7 @@ def update_actor(learner, trajectories, args):
 
     batches, counts = [], []
     for _ in range(args.actor_updates):
-        batch = drawn(steps, args, learner.rng)
+        batch = learner.rng.choices(steps, k=args.batch_size)
         if good := [step for step in batch if step.advantage > 0]:  # the others add 0
             batches.append(good)
             counts.append(len(batch))
@@ -384,7 +394,7 @@ def train(args, env, player, learner):
     run = player.run
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
-    buffer = deque(maxlen=args.buffer_size)
+    buffer = deque()
     before = begin(args, env, player, learner, buffer, train_tasks, test_tasks)
     while not finished(learner, args):
         begun = time.monotonic()
@@ -397,11 +407,11 @@ def train(args, env, player, learner):
             trajectory.reward = float(bool(trajectory.verdict) and trajectory.ending == "exit")
         run.trajectories.append(rollouts)
         player.steps += sum(len(t.steps) for t in rollouts)
-        buffer.extend(rollouts)
+        store(buffer, rollouts, args.buffer_steps)
         metrics = rollout_metrics(rollouts) | {"replay/size": len(buffer)}
         with run.timer("training"):
+            passed = filtered(learner, buffer, args)  # by the values as they were, as in the released code
             metrics |= update_values(learner, buffer, args)
-            passed = filtered(learner, buffer, args)
             set_advantages(learner, passed, args)
             steps = steps_of(passed)
             metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
@@ -469,7 +479,8 @@ def some(tasks, count):
 def main(args):
     args.env_id = envs.full_name(args.env_id)
     at_least_1 = """num_envs max_new_tokens sft_epochs sft_batch_size batch_trajectories batch_size micro_batch_tokens
-    iterations buffer_size instruction_updates step_updates actor_updates eval_every save_every phone_spread"""
+    iterations buffer_steps instruction_batch_size instruction_updates step_updates actor_updates eval_every save_every
+    phone_spread"""
     check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
     check_flags(args)
     learner = Learner(load_actor(args), random.Random(args.seed))
@@ -480,7 +491,8 @@ def main(args):
     def prompt(instruction, steps, obs):
         return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
 
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+    begin_with = args, __file__, learner.actor, env, prompt, partial(save, learner)
+    with session(*begin_with, judge_states=args.judge_states) as player:
         train(args, env, player, learner)
 
 

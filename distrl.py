@@ -43,7 +43,7 @@ from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.players import Batcher, Players
-from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
+from common.lm.rollout import FaultLog, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -122,6 +122,8 @@ class Args(RunArgs):
     judge_actions: bool = False
     """the judge also says, from the screens before and after it, which actions were invalid (the paper asks Gemini);
     off: those that the phone refuses"""
+    judge_states: bool = preset(True, tiny=False)
+    """ask judge or check after every step, and end a successful episode there (section 3); off: at its exit alone"""
 
     # A-RIDE (section 5)
     algorithm: str = "distrl"
@@ -129,17 +131,15 @@ class Args(RunArgs):
     maximum likelihood on successes"""
     released: bool = False
     """what the released code does in the paper's stead: sets the fields of RELEASED"""
-    gamma: float = 1.0
-    """discount (the paper gives none; released: 0.5, with which V, a probability without discount, makes the first
-    steps of a sure success negative)"""
+    gamma: float = preset(0.5, tiny=1.0)
+    """discount (the paper gives none; released: 0.5)"""
     reward: Literal["return", "outcome", "released"] = preset("return", tiny="outcome")
     """r_t: return: the outcome that the step is paid and the Monte-Carlo return from t + 1 (A.4.2); outcome: without
     the return, which the value of the next state holds already; released: what the published code computes"""
     retrace: bool = True
     """correct values by Retrace; off: V as it is"""
-    retrace_lambda: float = 0.95
-    """trace decay lambda: how far an outcome reaches back at once (the paper gives none; near 1, because episodes are
-    short and pay at the end alone)"""
+    retrace_lambda: float = preset(1.0, tiny=0.95)
+    """trace decay lambda: how far an outcome reaches back at once (the paper gives none, the released code has none)"""
     v_trace: bool = False
     """correct by V-trace instead"""
     corrected_rewards: Literal["outcome", "all"] = "outcome"
@@ -155,8 +155,8 @@ class Args(RunArgs):
     binarise: bool = False
     """1[A > 0] in A's place (released)"""
     advantage_floor: float = preset(-math.inf, tiny=0.0)
-    """lowest advantage: below 0 an action is pushed down, without bound where it is drawn again and again"""
-    beta: float = preset(0.01, tiny=0.0)
+    """lowest advantage: below 0 an action is pushed down, ever more slowly by min(1, pi / mu) as it gets less likely"""
+    beta: float = 0.0
     """weight of the entropy (the paper gives none; released: 0.05, switched off)"""
     entropy: Literal["surrogate", "exact"] = "surrogate"
     """surrogate: -log pi(a | s), whose gradient is 0 in the mean where the actions are the policy's own; exact: the
@@ -173,29 +173,29 @@ class Args(RunArgs):
     outcome minus it (released)"""
     labels: Literal["evaluator", "v-traj"] = "evaluator"
     """who labels trajectories: the evaluator; or V_traj above 0.5, trained on the evaluator"""
-    filter_quantile: float = preset(0.5, tiny=0.6)
+    filter_quantile: float = preset(0.9, tiny=0.6)
     """the actor gets no trajectory below this quantile of the buffer's values (the paper gives none; released: 0.9);
     0: all"""
 
     # prioritised replay of trajectories (section 5.3)
-    buffer_size: int = 10000
-    """trajectories in the circular buffer (released: 10,000)"""
+    buffer_steps: int = preset(10000, tiny=50000)
+    """steps in the circular buffer (released: 10,000)"""
     warmup_trajectories: int = preset(128, tiny=64, smoke=8)
     """trajectories of the first policy that are there before training begins (the paper: 128)"""
     prioritised: bool = True
     """draw by priority; off: uniformly"""
-    w1: float = preset(1.0, tiny=10.0)
-    """weight of the TD error in the priority, the largest (the paper gives grids: .01 to 10)"""
-    w2: float = 0.3
-    """weight of the importance ratio (.01 to 1)"""
-    w3: float = 0.1
-    """weight of the entropy (.01 to 1)"""
+    w1: float = preset(50.0, tiny=10.0)
+    """weight of the TD error in the priority, the largest (the paper gives grids, .01 to 10; released: 50)"""
+    w2: float = preset(1.0, tiny=0.3)
+    """weight of the importance ratio (.01 to 1; released: 1)"""
+    w3: float = preset(0.01, tiny=0.1)
+    """weight of the entropy (.01 to 1; released: .01)"""
     priority_alpha: float = 0.5
     """exponent of the priorities (the paper: 0.5)"""
-    refresh_every: int = preset(10, tiny=10, smoke=2)
-    """iterations after which the buffer is assessed anew by the newest policy and critic ("periodically")"""
-    refresh_size: int = preset(256, tiny=64)
-    """trajectories assessed then, those that were not for the longest time; 0: all"""
+    refresh_every: int = preset(1, tiny=10, smoke=2)
+    """iterations after which the buffer is assessed by the newest networks (the paper: periodically; released: 1)"""
+    refresh_size: int = preset(0, tiny=64)
+    """trajectories assessed then, those that were not for the longest time; 0: all (released)"""
     max_staleness: int = 0
     """trajectories with steps of a policy that is more versions old are not drawn; 0: all are (the paper)"""
 
@@ -210,22 +210,24 @@ class Args(RunArgs):
     """trajectories trained on are at most so many times those played: the host waits; 0: it never does (the paper)"""
     batch_trajectories: int = preset(64, tiny=32, smoke=8)
     """trajectories per iteration (released: 64 sequences of 3 steps per update)"""
-    batch_size: int = preset(64, tiny=16)
-    """steps (state, action) per update"""
-    actor_epochs: int = preset(1, tiny=2)
-    """passes of the actor over an iteration's trajectories"""
-    critic_epochs: int = 1
-    """passes of the critics"""
+    batch_size: int = preset(192, tiny=16)
+    """steps (state, action) per update (released: the actor's 64 times 3, the critics' 64)"""
+    actor_epochs: int = preset(20, tiny=2)
+    """passes of the actor over an iteration's trajectories (released: 20 updates)"""
+    critic_epochs: int = preset(5, tiny=1)
+    """passes of the critics (released: 5 updates)"""
     critic_warmup_epochs: int = 2
     """passes of the critics over the warm-up trajectories before the first iteration"""
-    learning_rate: float = preset(1e-5, tiny=2.5e-4)
+    learning_rate: float = preset(1e-4, tiny=2.5e-4)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-4, tiny=3e-4)
     """the critics' rate (released: 1e-4)"""
     anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
-    max_grad_norm: float = preset(1.0, tiny=0.1)
-    """clip of the norm of the actor's gradient (released: 0.01; the critics' and the fine-tuning's: 1)"""
+    max_grad_norm: float = preset(0.01, tiny=0.1)
+    """clip of the norm of the actor's gradient (released: 0.01; the fine-tuning's: 1)"""
+    critic_max_grad_norm: float = preset(0.01, tiny=1.0)
+    """the same of the critics' (released: 0.01)"""
 
     # evaluation
     eval_every: int = preset(20, tiny=20, smoke=2)
@@ -291,11 +293,6 @@ def retrace(rewards, values, ratios, gamma, lam):
     return torch.stack(corrections[::-1])
 
 
-def advantages(rewards, values, gamma):
-    """Section 5.1: one-step advantages A_t = r_t + gamma V(s_{t+1}) - V(s_t). [T], [T + 1] -> [T]."""
-    return td_errors(rewards, values, gamma)
-
-
 def critic_targets(outcomes, values, corrections, share):
     """What V(s_t) is to predict: 1[G_t > 0] (section 5.1) and, by `share`, the corrected value (section 5.2), kept a
     probability. outcomes [T], values [T + 1], corrections [T] -> [T]."""
@@ -320,15 +317,20 @@ def policy_loss(logprobs, ratios, advantages, entropy, beta):
     return -(weights * logprobs).mean() - beta * entropy.mean()
 
 
-def trajectory_priority(td_errors, ratios, entropies, weights, max_td, max_entropy):
-    """Section 5.3: p = w1 mean|delta| / max_td + w2 mean(min(1, rho)) + w3 mean(H) / max_entropy of one trajectory.
+def trajectory_means(td_errors, ratios, entropies):
+    """Section 5.3: the means of |delta|, min(1, rho) and H over the steps of a trajectory. Truncated ratios, because
+    only they are in [0, 1]. [T] each -> [3]."""
+    return torch.stack([td_errors.abs().mean(), ratios.clamp(max=1.0).mean(), entropies.mean()])
 
-    td_errors, ratios, entropies [T]; weights (w1, w2, w3); max_td, max_entropy: the largest |delta| and H seen so far
-    (A.4.3; a part whose maximum is 0 counts 0). Truncated ratios, because only they are in [0, 1]. A float.
+
+def trajectory_priorities(means, weights, max_td, max_entropy):
+    """Section 5.3: p = w1 mean|delta| / max_td + w2 mean(min(1, rho)) + w3 mean(H) / max_entropy of trajectories.
+
+    means [M, 3] as of `trajectory_means`; weights (w1, w2, w3); max_td, max_entropy: the largest |delta| and H seen so
+    far (A.4.3; a part whose maximum is 0 counts 0) -> [M].
     """
-    td = td_errors.abs().mean() / max_td if max_td > 0 else 0.0
-    entropy = entropies.mean() / max_entropy if max_entropy > 0 else 0.0
-    return float(weights[0] * td + weights[1] * ratios.clamp(max=1.0).mean() + weights[2] * entropy)
+    scaled = [w / largest if largest > 0 else 0.0 for w, largest in zip(weights, (max_td, 1.0, max_entropy))]
+    return means @ means.new_tensor(scaled)
 
 
 def sampling_probabilities(priorities, alpha=0.5):
@@ -341,7 +343,8 @@ def sampling_probabilities(priorities, alpha=0.5):
 
 
 def one_step(outcomes, rewards, corrected, baseline, gamma):
-    """A-RIDE's: `advantages` with corrected values, or a baseline of its own. [T], [T], [T + 1], [T + 1] -> [T]."""
+    """Section 5.1: one-step advantages A_t = r_t + gamma V(s_{t+1}) - V(s_t), with corrected values V(s_{t+1}) and a
+    baseline V(s_t) of its own. [T], [T], [T + 1], [T + 1] -> [T]."""
     return rewards + gamma * corrected[1:] - baseline[:-1]
 
 
@@ -364,11 +367,11 @@ ALGORITHMS = {"distrl": A_RIDE} | other_algorithms(A_RIDE)
 # ---------------------------------------------------------------------------------------------------- the replay buffer
 @dataclass
 class Entry:
-    """A trajectory in the buffer, and what its last assessment found: its priority and the filter's value, None before
-    the first one."""
+    """A trajectory in the buffer; what its last assessment found (`trajectory_means`), None before the first one; what
+    the filter goes by, None before the first filter."""
 
     trajectory: object
-    priority: float | None = None
+    means: tuple | None = None
     filter_value: float | None = None
     assessed: int = -1  # the iteration of that assessment
 
@@ -384,63 +387,58 @@ class Assessment:
 
 
 class ReplayBuffer:
-    """Trajectories in a circle (Eq. 2): when it is full the newest one takes the oldest one's place."""
+    """Whole trajectories, `capacity` steps of them, in a circle (Eq. 2): where there is no place left the newest one
+    takes the oldest ones'. `weights` are the priority's w1, w2, w3."""
 
-    def __init__(self, capacity):
-        self.capacity, self.index, self.entries = capacity, 0, []
+    def __init__(self, capacity, weights):
+        self.capacity, self.weights, self.entries, self.steps = capacity, weights, [], 0
         self.max_td = self.max_entropy = 0.0  # the largest ever seen (A.4.3)
 
     def add(self, trajectory):
-        if len(self.entries) < self.capacity:
-            self.entries.append(Entry(trajectory))
-        else:
-            self.entries[self.index] = Entry(trajectory)
-        self.index = (self.index + 1) % self.capacity
+        self.entries.append(Entry(trajectory))
+        self.steps += len(trajectory.steps)
+        while self.steps > self.capacity and len(self.entries) > 1:
+            self.steps -= len(self.entries.pop(0).trajectory.steps)
 
-    def note(self, entries, assessments, weights, iteration):
-        """The priorities and filter values of entries by their newest assessments."""
-        for assessment in assessments:
-            self.max_td = max(self.max_td, *map(abs, assessment.td_errors))
-            self.max_entropy = max(self.max_entropy, *assessment.entropies)
-        for entry, assessment in zip(entries, assessments, strict=True):
-            errors, ratios = torch.tensor(assessment.td_errors), torch.tensor(assessment.ratios)
-            entropies = torch.tensor(assessment.entropies)
-            entry.priority = trajectory_priority(errors, ratios, entropies, weights, self.max_td, self.max_entropy)
-            entry.filter_value, entry.assessed = assessment.filter_value, iteration
+    def note(self, entries, assessments, iteration):
+        """What entries' newest assessments found."""
+        for entry, found in zip(entries, assessments, strict=True):
+            self.max_td = max(self.max_td, *map(abs, found.td_errors))
+            self.max_entropy = max(self.max_entropy, *found.entropies)
+            means = trajectory_means(*map(torch.tensor, (found.td_errors, found.ratios, found.entropies)))
+            entry.means, entry.filter_value, entry.assessed = tuple(means.tolist()), found.filter_value, iteration
+
+    def priorities(self, entries):
+        """[M], by the largest errors and entropies seen until now, whenever an entry was assessed: else those of
+        different times would not compare. One that never was has the largest priority of all."""
+        means = torch.tensor([entry.means or (math.nan,) * 3 for entry in entries])
+        found = trajectory_priorities(means, self.weights, self.max_td, self.max_entropy)
+        unknown = found.isnan()
+        return found.masked_fill(unknown, 1.0 if unknown.all() else found[~unknown].max().item())
 
     def usable(self, version, max_staleness):
         """Entries none of whose steps is more than so many versions old (0: all)."""
         if not max_staleness:
             return self.entries
-        return [e for e in self.entries if version - oldest_version(e.trajectory) <= max_staleness]
+        oldest = version - max_staleness
+        return [e for e in self.entries if all(step.version >= oldest for step in e.trajectory.steps)]
 
     def draw(self, entries, count, alpha):
         """So many of the entries, or all if there are fewer, none twice; by their priorities where `alpha` is above 0,
-        else uniformly. One that was never assessed has the largest priority of all."""
-        if alpha and entries:
-            largest = max((entry.priority for entry in entries if entry.priority is not None), default=1.0)
-            priorities = [largest if entry.priority is None else entry.priority for entry in entries]
-        else:
-            priorities = [1.0] * len(entries)
+        else uniformly."""
         count = min(count, len(entries))
         if not count:
             return []
+        priorities = self.priorities(entries) if alpha else torch.ones(len(entries))
         chances = sampling_probabilities(priorities, alpha).clamp(min=1e-12)  # none is impossible
         return [entries[i] for i in torch.multinomial(chances, count).tolist()]
 
 
-def oldest_version(trajectory):
-    return min(step.version for step in trajectory.steps)
-
-
 def above_quantile(entries, quantile):
-    """The trajectory-level filter (section 5.1): entries whose filter value is at least this quantile of all. One
-    without a value passes; `draw` leaves none."""
-    known = [entry.filter_value for entry in entries if entry.filter_value is not None]
-    if not quantile or not known:
-        return entries
-    least = torch.quantile(torch.tensor(known, dtype=torch.float64), quantile).item()
-    return [entry for entry in entries if entry.filter_value is None or entry.filter_value >= least]
+    """The trajectory-level filter (section 5.1): entries whose filter value is at least this quantile of all."""
+    values = torch.tensor([entry.filter_value for entry in entries], dtype=torch.float64)
+    least = torch.quantile(values, quantile) if entries else 0.0
+    return [entry for entry, value in zip(entries, values) if value >= least]
 
 
 # ------------------------------------------------------------------------------------------------------- the evaluator
@@ -515,12 +513,11 @@ class RolloutWorker:
                 waited += time.monotonic() - begun
                 return done
 
-            watched = Watched(env, album)
-            played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, album.add)
-            if self.judge is not None and played.ending == "exit":  # out of steps is a failure anyway
-                actions = [step.action for step in played.steps[-2:]]
-                screens = album.last(self.args.judge_images)
-                played.judged = await self.judge.success(task.instruction, actions, screens)
+            ends = partial(self._succeeded, env, album) if self.args.judge_states else None
+            words, watched = (self._prompt, self._decode), Watched(env, album)
+            played = await play(watched, task, policy, *words, seed, attempt, album.add, succeeded=ends)
+            if self.judge is not None and played.ending == "exit" and not played.judged:  # out of steps is a failure
+                played.judged = await self._judged(played, album)
             if self.action_judge is not None:
                 await asyncio.gather(
                     *(judge_action(self.action_judge, played, t, album) for t in range(len(played.steps)))
@@ -529,6 +526,20 @@ class RolloutWorker:
 
         waited = 0.0
         return *await self._play(task, episode), waited
+
+    async def _judged(self, trajectory, album):
+        actions = [step.action for step in trajectory.steps[-2:]]
+        return await self.judge.success(trajectory.task.instruction, actions, album.last(self.args.judge_images))
+
+    async def _succeeded(self, env, album, trajectory):
+        """Whether the task is done as things stand, by the judge, who sees no screen twice in a row, or the check."""
+        if self.judge is None:
+            return await passes(env, trajectory)
+        if len(set(album.order[-2:])) > 1:
+            trajectory.judged = await self._judged(trajectory, album)
+        if trajectory.judged:
+            await passes(env, trajectory)  # the check's verdict is logged beside the judge's
+        return bool(trajectory.judged)
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
@@ -900,9 +911,8 @@ def assess_all(learner, trajectories, args):
     every = steps_of(trajectories)
     scores = iter(learner.actor.score(lambda part: torch.stack(action_scores(learner.actor, part, args), dim=1), every))
     values = iter(learner.critics["critic_value"].values([learner.prompt(step) for step in every]))
-    v_traj = learner.critics["critic_trajectory"].values([learner.end(t, args.trajectory_value) for t in trajectories])
     assessments = []
-    for trajectory, filter_value in zip(trajectories, v_traj, strict=True):
+    for trajectory, filter_value in zip(trajectories, filter_values(learner, trajectories, args), strict=True):
         steps = trajectory.steps
         found = [next(scores) for _ in steps]
         ratios = [math.exp(min(0.0, logprob - sum(step.logprobs))) for step, (logprob, _) in zip(steps, found)]
@@ -911,10 +921,17 @@ def assess_all(learner, trajectories, args):
         advantage, targets, errors = assess(trajectory, value, torch.tensor(ratios), outcome, args)
         for step, (logprob, _), a, target in zip(steps, found, advantage.tolist(), targets.tolist()):
             step.ref_logprob, step.advantage, step.value = logprob, a, target
-        if args.trajectory_value == "first":
-            filter_value = outcome - filter_value
         assessments.append(Assessment(errors.tolist(), ratios, [entropy for _, entropy in found], filter_value))
     return assessments
+
+
+@parallel.everywhere
+def filter_values(learner, trajectories, args):
+    """What the filter goes by: V_traj now, or (released) the outcome minus it. A float for each trajectory."""
+    values = learner.critics["critic_trajectory"].values([learner.end(t, args.trajectory_value) for t in trajectories])
+    if args.trajectory_value == "first":
+        return [t.reward - value for t, value in zip(trajectories, values, strict=True)]
+    return values
 
 
 @parallel.everywhere
@@ -964,7 +981,8 @@ def fit(critic, examples, epochs, rng, args):
     def lengths(part):
         return [len(state) for state, _ in part]
 
-    losses, _ = critic.descend(loss_sum, learn.shuffled(examples, args.batch_size, epochs, rng), lengths)
+    batches = learn.shuffled(examples, args.batch_size, epochs, rng)
+    losses, _ = critic.descend(loss_sum, batches, lengths, args.critic_max_grad_norm)
     return mean_loss(losses, "critic")
 
 
@@ -1198,11 +1216,10 @@ def draw(host, args):
     if not args.filter_quantile:
         return batch, batch
     new = [entry for entry in usable if entry.filter_value is None]
-    if args.trajectory_value == "first":
-        assess_again(host, new, args)  # else the newest would all pass
-    else:  # until V_traj has seen its end: the label that it learns to predict
-        for entry in new:
-            entry.filter_value = entry.trajectory.reward
+    if new:  # V_traj looks at what came, or the filter would not hold for it
+        found = filter_values(host.learner, [entry.trajectory for entry in new], args)
+        for entry, value in zip(new, found, strict=True):
+            entry.filter_value = value
     return batch, buffer.draw(above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
 
 
@@ -1212,17 +1229,13 @@ def staleness(entries, version):
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)} if lags else {}
 
 
-def assess_again(host, entries, args):
-    """Priorities and filter values of entries by the newest policy and critics."""
+def refresh(host, args):
+    """What was not assessed for the longest time, assessed by the newest policy and critics."""
+    entries = host.buffer.usable(host.system.version, args.max_staleness)
+    entries = sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
     if entries:
         assessments = assess_all(host.learner, [entry.trajectory for entry in entries], args)
-        host.buffer.note(entries, assessments, (args.w1, args.w2, args.w3), host.learner.iteration)
-
-
-def longest_ago(host, args):
-    """The entries that were not assessed for the longest time."""
-    entries = host.buffer.usable(host.system.version, args.max_staleness)
-    return sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
+        host.buffer.note(entries, assessments, host.learner.iteration)
 
 
 def metrics_of_new(host):
@@ -1325,10 +1338,10 @@ def train(args, env, host):
             found, assessments = learn_values(learner, drawn, kept, system.version, args)
             found |= update_actor(learner, kept, progress_of(host, args), args)
             if assessments:
-                host.buffer.note(batch + chosen, assessments, (args.w1, args.w2, args.w3), learner.iteration)
+                host.buffer.note(batch + chosen, assessments, learner.iteration)
             wanted = learner.critics and (args.prioritised or args.filter_quantile)
             if wanted and learner.iteration % args.refresh_every == 0:
-                assess_again(host, longest_ago(host, args), args)
+                refresh(host, args)
         # and the new weights published
         if learner.updates > updates:
             system.publish(learner.actor.model, system.version + 1)
@@ -1385,8 +1398,8 @@ def main(args):
         raise UsageError("--total-trajectories must be at least --warmup-trajectories: training begins behind these")
     if args.labels == "v-traj" and args.trajectory_value == "first":
         raise UsageError("--labels v-traj reads the outcome off the end: not with --trajectory-value first")
-    if args.buffer_size < args.batch_trajectories:
-        raise UsageError("--buffer-size must hold at least --batch-trajectories")
+    if args.buffer_steps < args.batch_trajectories:
+        raise UsageError("--buffer-steps must hold at least --batch-trajectories, of a step each")
     if args.sync and args.replay_ratio <= 0:
         raise UsageError("--sync needs --replay-ratio above 0: it says when the next round is played")
     slots = args.num_workers * args.phones_per_worker
@@ -1420,7 +1433,7 @@ def main(args):
             parallel.follow(learner)
             return
         system = System(args, lambda number: order[number % len(order)])
-        host = Host(learner, system, ReplayBuffer(args.buffer_size), run)
+        host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:
             train(args, env, host)
             parallel.let_go()

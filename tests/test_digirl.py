@@ -11,7 +11,8 @@ import pytest
 import torch
 
 import digirl
-from common.lm import checkpoint, llm
+from common.lm import checkpoint, learn, llm
+from common.lm.args import parse_args
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from digirl import Args, Learner
@@ -80,6 +81,80 @@ def test_values_learn_the_outcome_and_the_actor_what_passes(learner):
     before = score()
     metrics = digirl.update_actor(learner, first, args)
     assert metrics["losses/passed_trajectories"] == 2 and metrics["losses/trained_steps"] > 0 and score() > before
+
+
+def test_values_of_the_presets():
+    """The paper preset has the released configuration (scripts/config/main); the tiny one what was measured with."""
+    released = dict(
+        gamma=0.5, filter_quantile=0.9, step_cost=0.05, buffer_steps=2000, batch_trajectories=16, iterations=600,
+        batch_size=32 * 4, instruction_batch_size=32 * 8, instruction_updates=5, step_updates=5, actor_updates=20,
+        learning_rate=1e-4, critic_learning_rate=1e-4, max_grad_norm=0.01, critic_max_grad_norm=0.01, judge_states=True,
+        num_envs=8, max_new_tokens=128, test_tasks=96,
+    )  # fmt: skip
+    tiny = dict(
+        gamma=1.0, filter_quantile=0.5, batch_trajectories=64, iterations=30, batch_size=16, instruction_batch_size=16,
+        instruction_updates=8, step_updates=20, actor_updates=20, learning_rate=2e-4, critic_learning_rate=3e-4,
+        max_grad_norm=0.1, critic_max_grad_norm=1.0, judge_states=False,
+    )  # fmt: skip
+    for name, expected in (("paper", released), ("tiny", tiny)):
+        args = parse_args(Args, ["--preset", name])
+        assert {field: getattr(args, field) for field in expected} == expected
+    args = parse_args(Args, ["--preset", "paper"])
+    assert args.actor_updates * args.batch_size / args.batch_trajectories == 160  # drawn steps a trajectory
+
+
+def test_the_buffer_holds_so_many_steps():
+    rng, buffer = random.Random(1), deque()
+    made = [trajectory(rng, steps=steps) for steps in (2, 3, 1, 2)]
+    digirl.store(buffer, made[:2], 6)
+    assert list(buffer) == made[:2]
+    digirl.store(buffer, made[2:], 6)
+    assert list(buffer) == made[1:]
+    digirl.store(buffer, [trajectory(rng, steps=9)], 6)  # longer than the buffer: alone
+    assert len(buffer) == 1
+
+
+def in_process(monkeypatch, tmp_path, train, *flags):
+    """digirl.py's main with another `train`."""
+    monkeypatch.setattr(digirl, "train", train)
+    monkeypatch.setattr(learn, "use_threads", lambda count: None)
+    digirl.main(parse_args(Args, ["--runs-dir", str(tmp_path), *SMALL, *flags]))
+
+
+@pytest.mark.parametrize("flag, ending", [("--judge-states", "exit"), ("--no-judge-states", "truncated")])
+def test_an_episode_ends_where_the_task_is_done(tmp_path, monkeypatch, flag, ending):
+    """An agent that solves the task on a simulated phone and then, instead of saying so, goes home again and again."""
+    found = []
+
+    def train(args, env, player, learner):
+        task = next(task for task in env.tasks("train") if task.steps >= 3 and not task.template.startswith("ask"))
+        moves = env.oracle(task)
+
+        def generate(model, reader, prompts, seeds, *settings):
+            move = next(moves, None)
+            solved = move is None or move.op == "Exit"
+            text = 'do(action="Press", argument="Home")' if solved else env.resolve(move, env._obs)
+            ids = player.encode_action(text)
+            return [llm.Completion(ids, [0.0] * len(ids), 0)]
+
+        monkeypatch.setattr(llm, "generate", generate)
+        found.extend(player.play([task], 1.0, 1, "rollouts"))
+
+    in_process(monkeypatch, tmp_path, train, flag, "--num-envs", "1", "--max-steps", "0")
+    (played,) = found
+    assert played.ending == ending and played.verdict == float(ending == "exit")
+    home = sum("Home" in step.action for step in played.steps)
+    assert len(played.steps) - home >= 2 and (home == 0) == (ending == "exit")
+
+
+def test_the_filter_goes_by_the_values_of_the_last_round(tmp_path, monkeypatch):
+    """The released order: trajectories are filtered, then the values and the actor learn."""
+    order = []
+    for name in ("filtered", "update_values", "update_actor"):
+        real = getattr(digirl, name)
+        monkeypatch.setattr(digirl, name, lambda *given, real=real, name=name: order.append(name) or real(*given))
+    in_process(monkeypatch, tmp_path, digirl.train, "--iterations", "1", "--test-tasks", "0", "--eval-tasks", "0")
+    assert order == ["filtered", "update_values", "update_actor"]
 
 
 def run_digirl(runs_dir, *flags, kill=None, code=0):

@@ -9,6 +9,7 @@ import threading
 from base64 import b64encode
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -16,11 +17,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import digirl
 import distrl
 from benchmarks.once import judge as judge_benchmark
 from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
-from common.lm.args import parse_args, values_of
+from common.lm.args import parse_args
 from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.serve import served_model
 from common.replay import Step, Trajectory
@@ -29,6 +31,7 @@ from envs import Task
 from tests.nets import net_of
 from variants import distrl as variants
 
+ROOT = Path(__file__).resolve().parent.parent
 REWARDS, VALUES = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.4, 0.6, 0.0])
 RATIOS = torch.tensor([0.5, 2.0, 0.8])
 
@@ -61,7 +64,7 @@ def test_retrace_is_its_double_sum(episode, gamma, lam):
             total += gamma ** (k - t) * trace * (rewards[k] + gamma * values[k + 1] - values[k]).item()
         slow.append(total)
     assert distrl.retrace(rewards, values, ratios, gamma, lam).tolist() == pytest.approx(slow, abs=1e-9)
-    found = distrl.advantages(rewards, values, gamma).tolist()
+    found = distrl.one_step(None, rewards, values, values, gamma).tolist()
     assert found == pytest.approx([(r + gamma * v - u).item() for r, v, u in zip(rewards, values[1:], values)])
 
 
@@ -123,16 +126,63 @@ def test_flags_win_over_what_the_variants_set():
     assert parsed().reward == "outcome" and parsed("--preset", "paper").reward == "return"
     released = parsed("--released", "--filter-quantile", "0.3")
     assert (released.reward, released.gamma, released.filter_quantile) == ("released", 0.5, 0.3)
-    assert released.batch_trajectories == values_of(distrl.Args, "tiny")["batch_trajectories"]
     digirl = parsed("--algorithm", "digirl", "--gamma", "0.7")
     assert (digirl.gamma, digirl.filter_quantile, digirl.importance_ratio) == (0.7, 0.9, False)
 
 
+# What the released code has (scripts/config/multimachine, distrl/data/utils.py), by our fields.
+RELEASED = dict(
+    gamma=0.5, w1=50.0, w2=1.0, w3=0.01, filter_quantile=0.9, learning_rate=1e-4, critic_learning_rate=1e-4,
+    max_grad_norm=0.01, critic_max_grad_norm=0.01, actor_epochs=20, critic_epochs=5, beta=0.0, buffer_steps=10000,
+    batch_trajectories=64, batch_size=64 * 3, repeat_penalty=0.4, invalid_penalty=1.0, judge_states=True,
+    refresh_every=1, refresh_size=0, anneal_lr=False,
+)  # fmt: skip
+PAPER = dict(
+    warmup_trajectories=128, priority_alpha=0.5, reward="return", trajectory_value="terminal", retrace=True,
+    prioritised=True, binarise=False, importance_ratio=True, judge_images=1, test_tasks=128, max_staleness=0,
+    replay_ratio=0.0, iterations=400, max_new_tokens=128,
+)  # fmt: skip
+TINY = dict(
+    gamma=1.0, retrace_lambda=0.95, w1=10.0, w2=0.3, w3=0.1, filter_quantile=0.6, learning_rate=2.5e-4,
+    critic_learning_rate=3e-4, max_grad_norm=0.1, critic_max_grad_norm=1.0, actor_epochs=2, critic_epochs=1, beta=0.0,
+    batch_trajectories=32, batch_size=16, refresh_every=10, refresh_size=64, judge_states=False, anneal_lr=True,
+    advantage_floor=0.0, reward="outcome", replay_ratio=2.0, warmup_trajectories=64,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "flags, expected",
+    [
+        ("--preset paper", RELEASED | PAPER | {"retrace_lambda": 1.0}),  # the paper's, and where it gives none released
+        ("--preset paper --released", RELEASED),
+        ("--preset tiny --released", RELEASED),
+        ("--preset tiny", TINY),  # what docs/results.md was measured with
+    ],
+)
+def test_values_of_the_presets(flags, expected):
+    args = parse_args(Args, flags.split(), distrl.variant)
+    assert {name: getattr(args, name) for name in expected} == expected
+
+
+def test_a_run_of_before_goes_on_as_it_was(tmp_path):
+    """Its buffer counted trajectories, and its episodes were judged at the agent's exit."""
+    for script, preset, norm in ((distrl, "tiny", 0.1), (digirl, "tiny", 0.1), (distrl, "paper", 1.0)):
+        saved = dict(preset=preset, buffer_size=10, gamma=0.7, max_grad_norm=norm)
+        (tmp_path / "args.json").write_text(json.dumps(saved))
+        args = parse_args(script.Args, ["--resume", str(tmp_path)])
+        assert (args.buffer_steps, args.judge_states, args.critic_max_grad_norm) == (50, False, 1.0)
+        assert (args.gamma, args.max_grad_norm, args.preset) == (0.7, norm, preset)
+        if script is digirl:
+            assert args.instruction_batch_size == 16  # what the field says nothing of is the preset's
+        with pytest.raises(UsageError, match="^--buffer-size is called --buffer-steps now$"):
+            parse_args(script.Args, ["--buffer-size", "9"])
+
+
 def test_without_the_return_a_small_gamma_would_make_correct_steps_negative():
     sure = torch.tensor([0.6, 0.6, 0.6, 0.0])
-    assert distrl.advantages(REWARDS, sure, 0.5)[1] < 0
+    assert distrl.one_step(None, REWARDS, sure, sure, 0.5)[1] < 0
     shaped = distrl.shaped_rewards(REWARDS, REWARDS, 0.5)
-    assert all(distrl.advantages(shaped, sure, 0.5) > 0)
+    assert all(distrl.one_step(None, shaped, sure, sure, 0.5) > 0)
 
 
 def test_repetitions_need_the_same_action_on_the_same_screen():
@@ -171,13 +221,35 @@ def test_policy_loss_is_eq_1_and_its_gradient_has_the_right_signs():
     assert logprobs.grad.tolist() == pytest.approx(expected)
 
 
-def test_priority_and_its_maxima():
+def pushed_down(truncated):
+    """log pi of one action of five that was replayed 1,000 times with advantage -1, its behaviour policy uniform."""
+    logits, behaviour = torch.zeros(5, requires_grad=True), math.log(0.2)
+    optimizer = torch.optim.Adam([logits], lr=0.1, betas=(0.9, 0.98))
+    for _ in range(1000):
+        logprob = logits.log_softmax(-1)[:1]
+        ratio = (logprob.detach() - behaviour).exp() if truncated else torch.ones(1)
+        optimizer.zero_grad()
+        distrl.policy_loss(logprob, ratio, torch.tensor([-1.0]), -logprob, 0.0).backward()
+        optimizer.step()
+    return logits.log_softmax(-1)[0].item()
+
+
+def test_how_far_a_negative_advantage_pushes_down_is_what_the_docs_say():
+    bounded, unbounded = pushed_down(True), pushed_down(False)
+    assert bounded > -20 and unbounded < -200
+    page = (ROOT / "docs/distrl.md").read_text()
+    assert f"log pi {bounded:.1f}" in page and f"without the ratio {unbounded:.1f}" in page
+    assert "without bound" not in page + Path(distrl.__file__).read_text()
+
+
+def test_priorities_and_their_maxima():
     errors, entropies = torch.tensor([0.5, -1.0]), torch.tensor([1.0, 3.0])
-    ratios = torch.tensor([0.4, 7.0])
-    found = distrl.trajectory_priority(errors, ratios, entropies, (2.0, 0.5, 0.1), 1.5, 4.0)
-    assert isinstance(found, float)
-    assert found == pytest.approx(2.0 * 0.75 / 1.5 + 0.5 * 0.7 + 0.1 * 2.0 / 4.0)
-    assert distrl.trajectory_priority(errors, ratios, entropies, (2.0, 0.5, 0.1), 0.0, 0.0) == pytest.approx(0.35)
+    means = distrl.trajectory_means(errors, torch.tensor([0.4, 7.0]), entropies)
+    assert means.tolist() == pytest.approx([0.75, 0.7, 2.0])
+    both, weights = torch.stack([means, torch.tensor([0.1, 0.2, 0.3])]), (2.0, 0.5, 0.1)
+    slow = [2.0 * td / 1.5 + 0.5 * ratio + 0.1 * entropy / 4.0 for td, ratio, entropy in both.tolist()]
+    assert distrl.trajectory_priorities(both, weights, 1.5, 4.0).tolist() == pytest.approx(slow)
+    assert distrl.trajectory_priorities(both, weights, 0.0, 0.0).tolist() == pytest.approx([0.35, 0.1])
 
 
 def test_sampling_probabilities():
@@ -210,31 +282,36 @@ def assessment(td=1.0, ratio=1.0, entropy=1.0, filter_value=0.5):
 WEIGHTS = (1.0, 0.0, 0.0)
 
 
-def test_the_buffer_is_a_circle():
-    buffer, rng = ReplayBuffer(3), random.Random(1)
-    made = [trajectory(rng) for _ in range(5)]
+def test_the_buffer_is_a_circle_of_steps():
+    buffer, rng = ReplayBuffer(6, WEIGHTS), random.Random(1)
+    made = [trajectory(rng, steps=steps) for steps in (2, 3, 1, 2, 4, 9)]
+    held = []
     for one in made:
         buffer.add(one)
-    assert [entry.trajectory for entry in buffer.entries] == [made[3], made[4], made[2]]
+        held.append([made.index(entry.trajectory) for entry in buffer.entries])
+    # whole trajectories, the oldest leave first; one that is longer than the buffer is there alone
+    assert held == [[0], [0, 1], [0, 1, 2], [1, 2, 3], [3, 4], [5]] and buffer.steps == 9
 
 
-def test_priorities_follow_the_largest_error_seen():
-    buffer, rng = ReplayBuffer(9), random.Random(1)
-    for _ in range(2):
+def test_priorities_of_different_times_compare():
+    """TD errors .1, .9, .1, each the largest so far or not when it was assessed: equal errors, equal priorities."""
+    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
+    for td in (0.1, -0.9, 0.1):
         buffer.add(trajectory(rng))
-    buffer.note(buffer.entries, [assessment(td=-2.0), assessment(td=1.0)], WEIGHTS, iteration=1)
-    assert [entry.priority for entry in buffer.entries] == [1.0, 0.5]
-    buffer.note(buffer.entries[1:], [assessment(td=4.0)], WEIGHTS, iteration=2)
-    assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [1.0, 1.0]  # the first: as it was
-    buffer.note(buffer.entries, [assessment(td=2.0), assessment(td=2.0)], WEIGHTS, iteration=3)
-    assert buffer.max_td == 4.0 and [entry.priority for entry in buffer.entries] == [0.5, 0.5]
+        buffer.note(buffer.entries[-1:], [assessment(td=td)], iteration=1)
+    assert buffer.max_td == 0.9 and buffer.priorities(buffer.entries).tolist() == pytest.approx([1 / 9, 1.0, 1 / 9])
+    buffer.add(trajectory(rng))  # never assessed: the largest of all
+    assert buffer.priorities(buffer.entries)[3] == buffer.priorities(buffer.entries)[1]
+    assert buffer.priorities(buffer.entries[3:]).tolist() == [1.0]
+    buffer.note(buffer.entries[:1], [assessment(td=1.8)], iteration=2)
+    assert buffer.priorities(buffer.entries).tolist() == pytest.approx([1.0, 0.5, 1 / 18, 1.0])
 
 
 def test_draws_are_as_often_as_the_probabilities_say():
-    buffer, rng = ReplayBuffer(9), random.Random(1)
+    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
     for _ in range(3):
         buffer.add(trajectory(rng))
-    buffer.note(buffer.entries, [assessment(td=1.0), assessment(td=4.0), assessment(td=0.25)], WEIGHTS, iteration=1)
+    buffer.note(buffer.entries, [assessment(td=1.0), assessment(td=4.0), assessment(td=0.25)], iteration=1)
     torch.manual_seed(1)
     drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
     shares = [drawn.count(entry) / 4000 for entry in buffer.entries]
@@ -249,7 +326,7 @@ def test_draws_are_as_often_as_the_probabilities_say():
 
 
 def test_too_old_trajectories_are_not_drawn():
-    buffer, rng = ReplayBuffer(9), random.Random(1)
+    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
     for version in (0, 3, 5):
         buffer.add(trajectory(rng, version=version))
     buffer.entries[2].trajectory.steps[0].version = 2  # the oldest step counts
@@ -258,20 +335,23 @@ def test_too_old_trajectories_are_not_drawn():
     assert buffer.usable(5, 3) == buffer.entries[1:]
 
 
-def test_the_filter_keeps_what_is_above_the_quantile_and_what_is_unknown():
-    buffer, rng = ReplayBuffer(9), random.Random(1)
-    for _ in range(5):
+def test_the_filter_keeps_what_is_above_the_quantile():
+    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
+    for _ in range(4):
         buffer.add(trajectory(rng))
     assessments = [assessment(filter_value=filter_value) for filter_value in (0.1, 0.9, 0.5, 0.5)]
-    buffer.note(buffer.entries[:4], assessments, WEIGHTS, iteration=1)
-    assert distrl.above_quantile(buffer.entries, 0.5) == [*buffer.entries[1:4], buffer.entries[4]]
-    assert distrl.above_quantile(buffer.entries, 0.0) == buffer.entries
+    buffer.note(buffer.entries, assessments, iteration=1)
+    assert distrl.above_quantile(buffer.entries, 0.5) == buffer.entries[1:]
+    assert distrl.above_quantile(buffer.entries, 0.0) == buffer.entries and distrl.above_quantile([], 0.5) == []
 
 
 # --- the update
 
 
-ARGS = Args(gamma=0.9, filter_quantile=0.0, micro_batch_tokens=64, batch_size=8, beta=0.02, cpu_threads=1)
+ARGS = Args(
+    gamma=0.9, retrace_lambda=0.95, filter_quantile=0.0, micro_batch_tokens=64, batch_size=8, beta=0.02, cpu_threads=1,
+    actor_epochs=1, critic_epochs=1, max_grad_norm=1.0, critic_max_grad_norm=1.0,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -358,27 +438,26 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
 
 
 def host_of(learner, trajectories, version=1, **options):
-    buffer = ReplayBuffer(100)
+    buffer = ReplayBuffer(1000, WEIGHTS)
     for made in trajectories:
         buffer.add(made)
     system = SimpleNamespace(version=version)
     return distrl.Host(learner, system, buffer, None, received=len(trajectories)), replace(ARGS, **options)
 
 
-def test_the_filter_holds_for_trajectories_that_nobody_has_assessed_yet(learner):
-    """They go by their labels; where the filter is by the first observation, they are assessed."""
+@pytest.mark.parametrize("kind", ["terminal", "first"])
+def test_the_filter_holds_for_trajectories_that_nobody_has_assessed_yet(learner, kind):
+    """64 failures that just came: V_traj looks at each of them before they are filtered."""
     rng = random.Random(5)
-    made = [trajectory(rng, reward=float(i % 2)) for i in range(8)]
-    host, args = host_of(learner, made, filter_quantile=0.5, batch_trajectories=8)
+    made = [trajectory(rng) for _ in range(64)]
+    host, args = host_of(learner, made, filter_quantile=0.75, batch_trajectories=64, trajectory_value=kind)
     batch, chosen = distrl.draw(host, args)
-    assert len(batch) == 8 and len(chosen) == 4 and all(entry.trajectory.reward == 1.0 for entry in chosen)
-    assert all(entry.priority is None for entry in host.buffer.entries)
-    options = dict(filter_quantile=0.5, batch_trajectories=8, trajectory_value="first")
-    host, args = host_of(learner, [trajectory(rng) for _ in range(8)], **options)
-    batch, chosen = distrl.draw(host, args)
-    filter_values = sorted(entry.filter_value for entry in host.buffer.entries)
-    assert len(batch) == 8 and len(chosen) == 4 and min(entry.filter_value for entry in chosen) >= filter_values[4]
-    assert all(entry.priority is not None for entry in host.buffer.entries)
+    values = learner.critics["critic_trajectory"].values([learner.end(t, kind) for t in made])
+    expected = [-value if kind == "first" else value for value in values]
+    assert [entry.filter_value for entry in host.buffer.entries] == pytest.approx(expected, abs=1e-5)
+    assert len(batch) == 64 and len(chosen) == 16
+    assert min(entry.filter_value for entry in chosen) > sorted(expected)[47] - 1e-5
+    assert all(entry.means is None for entry in host.buffer.entries)  # that comes when they are drawn
 
 
 def test_an_iteration_waits_for_something_to_draw(learner):
@@ -457,7 +536,7 @@ def test_variants_by_flag():
     literal, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, corrected_baseline=True))
     corrected = values + torch.cat([distrl.retrace(REWARDS, values, ones, 0.9, 0.95), torch.zeros(1)])
     rewards = distrl.shaped_rewards(REWARDS, REWARDS, 0.9)
-    assert literal.tolist() == pytest.approx(distrl.advantages(rewards, corrected, 0.9).tolist())
+    assert literal.tolist() == pytest.approx(distrl.one_step(None, rewards, corrected, corrected, 0.9).tolist())
     traced, *_ = distrl.assess(made, values, RATIOS, 1.0, replace(ARGS, v_trace=True))
     ahead = values[:-1] + variants.v_trace(distrl.td_errors(REWARDS, values, 0.9), RATIOS, 0.9)
     assert traced[0].item() == pytest.approx((rewards[0] + 0.9 * ahead[1] - values[0]).item())
@@ -597,12 +676,54 @@ class Phone:
         pass
 
 
-def worker_of(phone, monkeypatch):
+def worker_of(phone, monkeypatch, **options):
     monkeypatch.setattr(distrl, "make_env", lambda args, number: phone)
-    return distrl.RolloutWorker(replace(ARGS, phones_per_worker=1, max_new_tokens=3), 0)
+    return distrl.RolloutWorker(replace(ARGS, phones_per_worker=1, max_new_tokens=3, **options), 0)
 
 
 TASK = Task("t", "general", "do it", 5, config={})
+
+
+class Shown(Phone):
+    """A phone that shows these screens, one after the other; its own check holds on the screens of `done`."""
+
+    def __init__(self, screens, done=()):
+        super().__init__([])
+        self.screens, self.done = screens, done
+
+    def seen(self):
+        return super().seen() | {"screenshot": b"\x89PNG" + self.screens[self.count].encode()}
+
+    def verdict(self, answer):
+        return float(self.screens[self.count] in self.done)
+
+
+async def test_the_judge_sees_every_new_screen_and_ends_the_episode(monkeypatch, judge_url):
+    def judged(phone, says, **options):
+        Replies.says[:], Replies.asked[:] = [f"Status: {said}" for said in says], []
+        return worker_of(phone, monkeypatch, judge=judge_url, judge_model="eye", **options).play(TASK, 1, 1.0)
+
+    (played, _), _, _ = await judged(Shown("0123", done="1"), ["failure", "success"])
+    assert (played.ending, played.judged, played.verdict, len(played.steps)) == ("exit", 1.0, 0.0, 2)
+    assert distrl.success_of(played) == 1.0 and not Replies.says
+    # a screen that did not change is not judged again, the agent's own exit is
+    (played, _), _, _ = await judged(Shown("0113"), ["failure", "success"])
+    assert (played.ending, played.judged, len(played.steps), len(Replies.asked)) == ("exit", 1.0, 3, 2)
+    (played, _), _, _ = await judged(Shown("0123"), ["failure"], judge_states=False)
+    assert (played.judged, len(played.steps), len(Replies.asked)) == (0.0, 3, 1)
+
+
+async def test_without_a_judge_the_check_ends_the_episode(monkeypatch):
+    for on, steps in ((True, 2), (False, 3)):
+        worker = worker_of(Shown("0123", done="2"), monkeypatch, judge_states=on)
+        (played, _), _, _ = await worker.play(TASK, 1, 1.0)
+        assert (played.ending, played.verdict, len(played.steps)) == ("exit", 1.0, steps)
+    worker = worker_of(Shown("0123", done="2"), monkeypatch)  # as the last step that there may be is done
+    (played, _), _, _ = await worker.play(replace(TASK, max_steps=2), 1, 1.0)
+    assert (played.ending, played.verdict, len(played.steps)) == ("exit", 1.0, 2)
+    worker = worker_of(Shown("0123"), monkeypatch)
+    (played, _), _, _ = await worker.play(replace(TASK, max_steps=2), 1, 1.0)
+    assert (played.ending, len(played.steps)) == ("truncated", 2) and distrl.success_of(played) == 0.0
 
 
 async def test_an_episode_that_ends_in_a_fault_is_played_again_and_counted(monkeypatch):

@@ -46,6 +46,7 @@ def whole(tmp_path_factory, ray_address):
     """A run from demonstrations to the summary: (its folder, its output)."""
     folder = tmp_path_factory.mktemp("whole")
     flags = "--num-demos 24 --test-tasks 2 --screenshots --advantage-floor -1 --filter-quantile 0.2 --beta 0.01".split()
+    flags += ["--judge-states"]
     out = play_run(folder, *flags, "--replay-ratio", "0", "--ray-address", ray_address)
     return run_of(folder), out
 
@@ -147,7 +148,7 @@ def test_in_step_all_wait_for_the_slowest_and_steps_are_of_the_newest_policy(tmp
         (["--total-trajectories", "-1"], "--total-trajectories must not be negative"),
         (["--phone-delay", "fast"], "phone_delay 'fast'"),
         (["--serials", "a"], "--serials names 1 phones"),
-        (["--buffer-size", "4"], "--buffer-size must hold at least --batch-trajectories"),
+        (["--buffer-steps", "4"], "--buffer-steps must hold at least --batch-trajectories"),
         (["--env-id", "mars"], "there is no such environment"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),

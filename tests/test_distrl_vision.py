@@ -31,6 +31,7 @@ TEMPLATE = """{% for m in messages %}<|im_start|>{{ m['role'] }}
 ARGS = replace(
     Args(), model_id="", num_workers=1, phones_per_worker=1, screenshots=False, gamma=0.9, prompt_format="auto",
     micro_batch_tokens=2000, advantage_floor=-9.0, max_new_tokens=8, critic_learning_rate=1e-3, learning_rate=1e-3,
+    actor_epochs=1, critic_epochs=1, beta=0.01, max_grad_norm=1.0, critic_max_grad_norm=1.0,
 )  # fmt: skip
 
 

@@ -229,6 +229,7 @@ def make_policy(args):
         engine=endpoint,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
         max_steps=settings.get("max_steps", 0),  # 0: the environment's
+        judge_states=settings.get("judge_states", False),  # as the run's own episodes end
         read_action=getattr(script, "read_action", str),
     )
 
@@ -269,6 +270,7 @@ def make_seeing(args, model_id, script, settings):
         prompt=prompt,
         max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
         max_steps=settings.get("max_steps", 0),  # 0: the environment's
+        judge_states=settings.get("judge_states", False),  # as the run's own episodes end
         read_action=str if on_phone else partial(visual.read_action, size=needs["viewport"]),
     )
 

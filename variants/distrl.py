@@ -20,6 +20,22 @@ RELEASED = dict(
     trajectory_value="first",
     filter_quantile=0.9,
     prioritised=False,
+    w1=50.0,
+    w2=1.0,
+    w3=0.01,
+    judge_states=True,
+    buffer_steps=10000,
+    refresh_every=1,
+    refresh_size=0,
+    batch_trajectories=64,
+    batch_size=192,
+    actor_epochs=20,
+    critic_epochs=5,
+    learning_rate=1e-4,
+    critic_learning_rate=1e-4,
+    anneal_lr=False,
+    max_grad_norm=0.01,
+    critic_max_grad_norm=0.01,
 )
 
 # --algorithm digirl: Bai et al. 2024, as released, on DistRL's workers and buffer (digirl.py: the whole method).

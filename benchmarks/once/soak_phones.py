@@ -112,7 +112,7 @@ def main(args):
         phone_delay=args.phone_delay,
         train_seconds=args.seconds,
         iterations=1_000_000,
-        buffer_size=128,  # full within the first fifth: what grows after that is a leak
+        buffer_steps=600,  # full within the first fifth: what grows after that is a leak
         eval_every=1_000_000,
         save_every=10,
         test_before=False,

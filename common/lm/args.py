@@ -38,7 +38,10 @@ RENAMED = {
     "lockstep": "schedule",  # where it was a run's folder
     "judge_url": "judge",
     "lam": "advantage_lambda",
+    "buffer_size": "buffer_steps",  # where it counted trajectories
 }
+# What a run of before did, whose arguments have no such field yet.
+BEFORE = {"judge_states": False, "critic_max_grad_norm": 1.0}
 
 
 @dataclass
@@ -155,5 +158,8 @@ def _saved_args(args_class, run_path: Path) -> dict:
         saved["num_demos"] = 0
     if saved.get("judge") == "" and "judge_url" in saved:
         saved["judge"] = "env"
+    if "buffer_size" in saved and "buffer_steps" in known:
+        saved["buffer_steps"] = 5 * saved["buffer_size"]  # a trajectory on phones has 4 to 5 steps
     saved = {name: tuple(value) if isinstance(value, list) else value for name, value in saved.items()}  # JSON's lists
+    saved = values_of(args_class, saved.get("preset", "paper")) | BEFORE | saved
     return {name: value for name, value in saved.items() if name in known}

@@ -5,9 +5,11 @@ one `generate` call in a worker thread: no episode waits for the slowest page.
 """
 
 import asyncio
+import inspect
 import shutil
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
 from common.lm import fsdp, llm, parallel
@@ -128,13 +130,26 @@ class BatchedPolicy:
             self._start()
 
 
-async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=None, read_action=str, start=None):
+async def play(
+    env,
+    task,
+    policy,
+    prompt,
+    decode,
+    seed,
+    attempt=0,
+    store_image=None,
+    read_action=str,
+    start=None,
+    succeeded=None,
+):
     """One episode; a Trajectory without judgement.
 
     `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation;
     `decode(ids) -> text` gives the answer, `read_action(text)` the environment's action in it. `store_image(bytes) ->
     name` keeps a screenshot. With `start`, (trajectory, t0), the episode goes on from that trajectory's state before
-    its step t0: its first t0 steps are this one's `prefix`.
+    its step t0: its first t0 steps are this one's `prefix`. `succeeded(trajectory)` is asked after every step that does
+    not end the episode, and after the last one there may be: where it holds, the episode ends as if by the agent.
     Raises EnvFault; an EnvHang carries the actions that led to it as `actions`. Raises StateMismatch where `start`
     cannot be brought back.
     """
@@ -165,12 +180,25 @@ async def play(env, task, policy, prompt, decode, seed, attempt=0, store_image=N
             raise
         step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
         trajectory.final_observation = obs["text"]
+        if not terminated and succeeded is not None and await succeeded(trajectory):
+            trajectory.ending = "exit"
+            break
         if terminated or truncated:
             trajectory.ending = "exit" if terminated else "truncated"
             trajectory.answer = info.get("answer", "")
             trajectory.verdict, trajectory.score = info.get("verdict"), info.get("score")
             break
     return trajectory
+
+
+async def passes(env, trajectory):
+    """For `play`: whether the environment's own check holds as things stand, no answer given; noted as the verdict. An
+    environment without a `verdict` ends a successful episode itself."""
+    if trajectory.task.config is None or not hasattr(env, "verdict"):
+        return False
+    verdict = env.verdict("")
+    trajectory.verdict = await verdict if inspect.isawaitable(verdict) else verdict
+    return bool(trajectory.verdict)
 
 
 async def play_until_sound(env, task, index, play_once, faults):
@@ -309,6 +337,7 @@ class Player:
         engine=None,
         read_action=str,
         write_action=lambda action, thought, obs: action,
+        judge_states=False,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.reader, self.prompt = model, reader, prompt
@@ -316,6 +345,7 @@ class Player:
         self.read_action, self.write_action = read_action, write_action
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
+        self.judge_states = judge_states  # whether an episode ends where the environment's check holds (`passes`)
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
         self.version = self.resumed = 0  # now; of the checkpoint that the run went on from
         self.steps = 0  # environment steps that the caller counts as training
@@ -344,8 +374,9 @@ class Player:
             images = self.run.trajectories.add_image
             own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
             start = starts[rest[index]] if starts else None
+            succeeded = partial(passes, env) if self.judge_states else None
             return await play(
-                env, task, policy, self.prompt, self.decode, own, attempt, images, self.read_action, start
+                env, task, policy, self.prompt, self.decode, own, attempt, images, self.read_action, start, succeeded
             )
 
         if self.engine is None:
