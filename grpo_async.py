@@ -187,7 +187,8 @@ def decoupled_loss(
     Returns (loss [N, T], 0 where masked or capped; {"clipped", "dual_clipped", "capped"}: shares of the real tokens).
     """
     advantages = advantages[:, None]
-    ratio = (logprobs - prox_logprobs).exp()
+    # a ratio that overflows would make the gradient NaN, of a token that counts nothing, too: 0 times infinity
+    ratio = (logprobs - prox_logprobs).clamp(-20, 20).exp()
     plain, clipped = ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages
     loss = -torch.minimum(plain, clipped)
     dual = torch.zeros_like(mask)
@@ -195,7 +196,7 @@ def decoupled_loss(
         bound = -dual_clip * advantages
         dual = mask & (advantages < 0) & (loss > bound)
         loss = torch.where((advantages < 0) & (loss > bound), bound, loss)
-    behave = (prox_logprobs - behave_logprobs).detach().exp()
+    behave = (prox_logprobs - behave_logprobs).detach().clamp(-20, 20).exp()
     capped = mask & (behave > behave_cap) if behave_cap else torch.zeros_like(mask)
     counts = mask & ~capped
     loss = torch.where(counts, behave * loss, 0.0)

@@ -103,6 +103,15 @@ def test_outside_the_clip_range_there_is_no_gradient():
     assert loss.item() == 3 and not logprobs.grad.any() and shares["dual_clipped"].item() == 1
 
 
+def test_a_ratio_that_overflows_is_capped_and_leaves_the_other_gradients_whole():
+    logprobs = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    behave, mask = torch.tensor([[-1.0, -95.0]]), torch.tensor([[True, True]])
+    loss, shares = decoupled_loss(logprobs, logprobs.detach(), behave, torch.tensor([1.0]), mask)
+    loss.sum().backward()
+    assert loss.tolist() == [[-1.0, 0.0]] and logprobs.grad.tolist() == [[-1.0, 0.0]]
+    assert shares["capped"].item() == 0.5
+
+
 def test_weights_of_steps():
     steps = torch.tensor([5, 10, 20])
     assert step_weights(steps, "constant").tolist() == pytest.approx([0.1] * 3)
