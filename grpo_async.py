@@ -270,6 +270,16 @@ class Group:
         return len({t.reward for t in self.done.values()}) > 1
 
 
+BATCHES_IN_VAIN = 10  # as many groups as these have, lost in a row for one reason, end the run
+WHY = {  # groups are in vain
+    "all_equal": "its rewards are all equal: these tasks are too hard for the policy, or too easy (--train-horizon)",
+    "unlike": "its members saw different first pages: the environment does not begin a task twice in the same way",
+    "faulty": "a member's task was dropped after faults, or nobody could score its end",
+    "stale": "it was older than --staleness when it was taken: episodes take longer than batches",
+    "no_pictures": "its screenshots were lost with the store",
+}
+
+
 class Pool:
     """Which rollouts may begin, and which groups the learner gets, by the rule of the released code (AReaL's staleness
     manager), by groups. Counted in trajectories:
@@ -279,19 +289,17 @@ class Pool:
     `accepted` are those of all groups that were ever taken or wait to be, `running` those of groups in the making. The
     bound is on what is begun; a straggler may still be older when its group is taken: then the group is dropped,
     counted, and another one is admitted in its place. What is taken is the oldest first, and never older than eta.
+
+    `alike`: the environment begins a task in the same way each time; a group that did not is dropped.
     """
 
-    def __init__(self, draw_task, group_size, batch_trajectories, eta, dynamic_sampling=True):
-        self.draw_task, self.group_size, self.batch_trajectories, self.eta = (
-            draw_task,
-            group_size,
-            batch_trajectories,
-            eta,
-        )
-        self.dynamic_sampling = dynamic_sampling
+    def __init__(self, draw_task, group_size, batch_trajectories, eta, dynamic_sampling=True, alike=True):
+        self.draw_task, self.group_size, self.batch_trajectories = draw_task, group_size, batch_trajectories
+        self.eta, self.dynamic_sampling, self.alike = eta, dynamic_sampling, alike
         self.version = self.accepted = self.begun = 0
         self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
-        self.counts, self.open = Counter(), True
+        self.again = []  # numbers of groups that were begun, but lost with the process that gathered them
+        self.counts, self.in_a_row, self.open = Counter(), Counter(), True
         self.discarded = []  # trajectories that nobody will train on
 
     @property
@@ -310,9 +318,9 @@ class Pool:
         if group is None:
             if self.capacity() < self.group_size:
                 return None
-            group = Group(self.begun, self.draw_task(self.begun), list(range(self.group_size)))
-            self.making[group.number] = group
-            self.begun += 1
+            number = self.again.pop(0) if self.again else self.begun
+            group = self.making[number] = Group(number, self.draw_task(number), list(range(self.group_size)))
+            self.begun = max(self.begun, number + 1)
         return group, group.todo.pop(0)
 
     def put(self, number, member, trajectory):
@@ -328,13 +336,15 @@ class Pool:
         if len(group.done) < self.group_size:
             return
         del self.making[number]
-        if not group.begins_alike():
+        if self.alike and not group.begins_alike():
             self._discard(group, "unlike")
             return
         if self.dynamic_sampling and not group.is_mixed():
             self._discard(group, "all_equal")
             return
         self.accepted += self.group_size
+        for reason in ("all_equal", "unlike", "faulty"):
+            self.in_a_row[reason] = 0
         self.ready.append(group)
         self.ready.sort(key=lambda group: group.number)
 
@@ -345,8 +355,18 @@ class Pool:
             self.making[number].todo.insert(0, member)
 
     def _discard(self, group, reason):
+        """Count a group that is in vain. Raises TooManyFaults where that is all that happens."""
         self.counts[reason] += 1
+        self.in_a_row[reason] += 1
         self.discarded += group.done.values()
+        if self.in_a_row[reason] == BATCHES_IN_VAIN * self.batch_trajectories // self.group_size:
+            which = f"{self.in_a_row[reason]} groups in a row were in vain (pool/{reason}), the last one of"
+            raise TooManyFaults(f"{which} {getattr(group.task, 'task_id', group.task)}: {WHY[reason]}")
+
+    def in_vain(self):
+        """What is to be said of the groups that were lost since the last one of use."""
+        many = [reason for reason, count in self.in_a_row.items() if count * self.group_size > self.batch_trajectories]
+        return "".join(f"; {self.in_a_row[reason]} groups in a row in vain, {reason}" for reason in many)
 
     def take(self):
         """The groups of a batch, oldest first, or None while there are too few. What is too old is dropped."""
@@ -359,6 +379,7 @@ class Pool:
         if len(self.ready) < wanted:
             return None
         batch, self.ready = self.ready[:wanted], self.ready[wanted:]
+        self.in_a_row.clear()
         return batch
 
     def give_back(self, groups, lost):
@@ -373,14 +394,15 @@ class Pool:
         return sum(self.version - g.oldest() for g in self.ready) / len(self.ready) if self.ready else 0.0
 
     def state(self):
-        """What a checkpoint holds: rollouts in the making and waiting are played again."""
-        return {"version": self.version, "begun": self.begun, "counts": dict(self.counts)}
+        """What a checkpoint holds: groups in the making and those that wait are played again."""
+        again = sorted([*self.again, *self.making, *(group.number for group in self.ready)])
+        return {"version": self.version, "begun": self.begun, "again": again, "counts": dict(self.counts)}
 
     def set_state(self, state):
         """After a resume what was consumed counts as accepted, and nothing else: version * B."""
         self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
         self.accepted = self.version * self.batch_trajectories
-        self.making, self.ready = {}, []
+        self.making, self.ready, self.again = {}, [], list(state.get("again", ()))
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -457,23 +479,29 @@ SERVER = "policy server {}"
 
 class Store:
     """Screenshots by name: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the name.
-    And the newest weights, for a policy server that is started anew."""
+    `playing`: what is used by episodes that run, by their worker (None: that one was lost)."""
 
     def __init__(self):
-        self.pictures, self.uses, self.weights = {}, Counter(), None
+        self.pictures, self.uses, self.playing = {}, Counter(), {}
 
-    def put_weights(self, weights, version):
-        """`weights`: Ray's reference, in a list, so that it stays one, or an adapter's folder."""
-        self.weights = weights, version
-
-    def newest(self):
-        """What `put_weights` was given, or None."""
-        return self.weights
-
-    def put(self, name, data):
-        """One use more of a picture; equal pictures have equal names."""
+    def put(self, name, data, worker):
+        """One use more of a picture, by an episode of that worker; equal pictures have equal names."""
+        mine = self.playing.setdefault(worker, Counter())
+        if mine is None:  # a lost worker's last words
+            return
         self.pictures[name] = data
         self.uses[name] += 1
+        mine[name] += 1
+
+    def ended(self, worker, kept, dropped):
+        """An episode of a worker ended: `kept` is what the learner will drop, nobody asks for `dropped`."""
+        self.playing.get(worker, Counter()).subtract([*kept, *dropped])
+        self.drop(dropped)
+
+    def forget(self, worker):
+        """The worker was lost, and the episodes that it played."""
+        lost, self.playing[worker] = self.playing.get(worker, Counter()), None
+        self.drop(list(lost.elements()))
 
     def get(self, names):
         """The files' bytes, None for what is not there (a store that was lost is another one)."""
@@ -508,22 +536,17 @@ class PolicyServer:
         keeps = args.staleness + 1 if args.schedule else 0
         self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
         self.keeps, self.earlier = keeps, {}  # --schedule: the last versions' weights
-        self.beginning = None
+        self.given = asyncio.Event()  # weights
 
-    async def _begin(self):
-        """This server may take the place of another that was lost: the newest weights, if there are any."""
-        newest = await self.store.newest.remote()
-        if newest is not None:
-            weights, version = await newest[0][0], newest[1]
-            if version > self.version:
-                await self.set_weights(weights, version)
+    async def without_weights(self):
+        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
+        if self.given.is_set():
+            await asyncio.Event().wait()  # until it is lost
 
     async def complete(self, prompt, images, seed, temperature, version=None):
         """The Completion of a prompt's token ids; `images` are names of the store's pictures. With a `version` by the
         weights of that one, in a batch of its own: what it is does not depend on when."""
-        if self.beginning is None:
-            self.beginning = asyncio.create_task(self._begin())
-        await self.beginning
+        await self.given.wait()
         if version is not None:
             return await self._complete_alone(llm.Prompt(prompt, images), seed, temperature, version)
         self.asked += 1
@@ -561,11 +584,13 @@ class PolicyServer:
     async def set_weights(self, weights, version):
         """Swap the trained weights in place, between two batches."""
         async with self.batched.lock:
-            fsdp.fill(self.model, weights)
-            self.version = version
+            if version > self.version:  # else they come late
+                fsdp.fill(self.model, weights)
+                self.version = version
             if self.keeps:
                 self.earlier[version] = weights
                 self.earlier = {old: kept for old, kept in self.earlier.items() if old > version - self.keeps}
+        self.given.set()
 
     def statistics(self):
         """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
@@ -573,14 +598,14 @@ class PolicyServer:
 
 
 class RolloutWorker:
-    """Episodes in one browser, `envs_per_worker` at once."""
+    """Episodes in one browser, `envs_per_worker` at once. `name`: its own, not that of its place."""
 
-    def __init__(self, args, number):
+    def __init__(self, args, number, name):
         import ray
         import transformers
 
         transformers.logging.set_verbosity_error()
-        self.args, self.store = args, ray.get_actor(STORE)
+        self.args, self.name, self.store = args, name, ray.get_actor(STORE)
         self.server = ray.get_actor(SERVER.format(number % args.num_servers))
         self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
@@ -603,7 +628,7 @@ class RolloutWorker:
 
             async def policy(prompt, own_seed):
                 nonlocal waited, number
-                names = [await album.show(self.store, picture) for picture in prompt.images]
+                names = [await album.show(picture) for picture in prompt.images]
                 await self._delay()
                 begun, version = time.monotonic(), versions and versions[min(number, len(versions) - 1)]
                 turns = {"turns": prompt.turns} if self.args.engine else {"version": version}
@@ -629,26 +654,25 @@ class RolloutWorker:
             asked, read = partial(self._prompt, album), partial(read_action, size=size)
             played = await demonstrate(env, task, asked, self._encode, write, picture_name, read)
             for step in played.steps:
-                await album.show(self.store, album.pictures[step.screenshot])
+                await album.show(album.pictures[step.screenshot])
             return played
 
         return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
-        env, log = await self._slot(), FaultLog(window=10**9)
+        env, log, albums = await self._slot(), FaultLog(window=10**9), []
 
         async def play_once(env, task, attempt, index):
-            album = Album()
-            try:
-                return await episode(env, task, attempt, album)
-            except BaseException:  # of an episode that ended in a fault nobody asks for them
-                self.store.drop.remote(list(album.shown))
-                raise
+            albums.append(Album(self.store, self.name))
+            return await episode(env, task, attempt, albums[-1])
 
         try:
-            return await play_until_sound(env, task, 0, play_once, log), log
+            trajectory = await play_until_sound(env, task, 0, play_once, log)
         finally:
             self.free.put_nowait(env)
+        kept = albums.pop().shown if trajectory is not None else []
+        await self.store.ended.remote(self.name, kept, [name for album in albums for name in album.shown])
+        return trajectory, log
 
     def _prompt(self, album, instruction, steps, obs):
         """`agent_prompt`, for steps that have only the names of their screenshots."""
@@ -674,16 +698,16 @@ class RolloutWorker:
 
 
 class Album:
-    """An episode's screenshots by name, and which of them the store has."""
+    """An episode's screenshots by name, and which of them the store has; the episode is one of this worker's."""
 
-    def __init__(self):
-        self.pictures, self.shown = {}, []
+    def __init__(self, store, worker):
+        self.store, self.worker, self.pictures, self.shown = store, worker, {}, []
 
-    async def show(self, store, picture):
+    async def show(self, picture):
         """The picture's name, once the store has it."""
         name = picture_name(picture)
         if name not in self.shown:
-            await store.put.remote(name, picture)
+            await self.store.put.remote(name, picture, self.worker)
             self.shown.append(name)
         return name
 
@@ -737,13 +761,30 @@ class System:
         self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
         self.steps, self.weights, self.version = 0, None, 0
         self.schedule = read_schedule(args) if args.schedule else None
-        worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
-        begin = partial(worker.remote, args)
-        self.players = Players(begin, args.num_workers, args.envs_per_worker, self._next, self._status)
+        self.worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
+        self.names, self.started = {}, 0  # a worker's place -> the name of who is there; workers so far
+        slots, supply = args.envs_per_worker, [self._supply(server) for server in self.servers]
+        self.players = Players(self._start, args.num_workers, slots, self._next, self._status, beside=supply)
         self.changed = self.players.changed
         self.players.start()
 
+    def _start(self, place):
+        """A worker, in the place of one that was lost if there was one."""
+        if place in self.names:
+            self.store.forget.remote(self.names[place])
+        self.names[place] = self.started = self.started + 1
+        return self.worker.remote(self.args, place, self.names[place])
+
     # --- in the thread that plays
+
+    async def _supply(self, server):
+        """A policy server that was started anew gets the newest weights from here, whatever else was lost."""
+        while True:
+            await server.without_weights.remote()
+            given = await self.players.until(lambda: None if self.weights is None else (self.weights, self.version))
+            if given is None:  # the end
+                return
+            await server.set_weights.remote(*given)
 
     async def _status(self):
         """How things stand, in a line."""
@@ -753,11 +794,11 @@ class System:
             asked = 0
         playing, total = self.players.playing, self.args.iterations
         with self.changed:
-            ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
+            ready, lag, vain = len(self.pool.ready) * self.args.group_size, self.pool.lag(), self.pool.in_vain()
         return (
             f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
             f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_trajectories} are there, "
-            f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour"
+            f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour{vain}"
         )
 
     def _next(self, worker):
@@ -823,14 +864,14 @@ class System:
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""
         if self.args.engine:
-            self.weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
-            model.save_pretrained(self.weights)
+            weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
+            model.save_pretrained(weights)
         else:
-            self.weights = self.ray.put(fsdp.trained(model))  # kept: the store's reference lives as long as ours
-        self.ray.get(self.store.put_weights.remote([self.weights], version))
+            weights = self.ray.put(fsdp.trained(model))
+        self.ray.get([server.set_weights.remote(weights, version) for server in self.servers])
         with self.changed:
+            self.weights = weights  # of a server that is started anew
             self.version = self.pool.version = version
-        self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
         self.players.notify()
 
     def pictures(self, names):
@@ -1071,15 +1112,16 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
             demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+            names = names_of(t for t in demos if t is not None)
             demos = [t for t in demos if t is not None and t.verdict]
-            pictures = system.pictures(names_of(demos))
+            pictures = system.pictures(names)
         if not demos:
             raise UsageError("there is no demonstration of a success: --num-demos N, or 0 for none")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
         run.save_start(*learner.actor.weights())
-        system.drop(names_of(demos))
+        system.drop(names)
         keep(run, demos, pictures)
     learner.iteration = 0
     system.publish(learner.actor.model, 0)
@@ -1196,9 +1238,8 @@ def main(args):
                 restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
-        pool = Pool(
-            None, args.group_size, args.batch_trajectories, 0 if args.sync else args.staleness, args.dynamic_sampling
-        )
+        eta, alike = 0 if args.sync else args.staleness, not getattr(env, "live", False)
+        pool = Pool(None, args.group_size, args.batch_trajectories, eta, args.dynamic_sampling, alike)
         pool.open = False
         system = System(args, pool, run.path)
         try:

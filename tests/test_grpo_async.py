@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import math
 import os
 import random
@@ -18,7 +19,7 @@ from PIL import Image
 import grpo_async
 from common import visual
 from common.actions import Action, ActionError, parse
-from common.errors import UsageError
+from common.errors import TooManyFaults, UsageError
 from common.lm import learn, llm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
@@ -257,12 +258,26 @@ def test_groups_without_screenshots_are_gathered_again_and_the_others_wait():
 def test_the_store_keeps_a_picture_as_long_as_somebody_uses_it():
     store = grpo_async.Store()
     for name in ("a", "a", "b"):
-        store.put(name, name.encode())
+        store.put(name, name.encode(), "worker")
     one = SimpleNamespace(steps=[SimpleNamespace(screenshot=name) for name in ("a", "a", "b")])  # it saw "a" twice
     assert grpo_async.names_of([one]) == ["a", "b"]
     store.drop(grpo_async.names_of([one]))
     assert store.get(["a", "b"]) == [b"a", None] and store.size() == (1, 1)
     store.drop(["a", "never"])
+    assert store.size() == (0, 0)
+
+
+def test_a_lost_workers_pictures_leave_the_store_and_those_of_its_finished_episodes_stay():
+    store = grpo_async.Store()
+    for worker, name in ((1, "first page"), (1, "done"), (1, "playing"), (2, "first page"), (1, "a fault's")):
+        store.put(name, b"", worker)
+    store.ended(1, ["done"], ["a fault's"])
+    assert store.size()[0] == 3
+    store.forget(1)
+    assert store.get(["first page", "done", "playing"]) == [b"", b"", None]
+    store.put("late", b"", 1)  # was on its way as the worker died
+    store.drop(["done"])
+    store.ended(2, [], ["first page"])
     assert store.size() == (0, 0)
 
 
@@ -274,6 +289,60 @@ def test_a_dropped_task_takes_its_group_with_it():
     pool.put(group.number, second, trajectory(0, 1.0))  # comes too late
     other, _ = pool.next()
     assert other.number == 1 and pool.take() is None
+
+
+@pytest.mark.parametrize(
+    "reason, ends, said",
+    [
+        ("unlike", (trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that")), "different first pages"),
+        ("all_equal", (trajectory(0, 1.0), trajectory(0, 1.0)), "too hard for the policy, or too easy"),
+        ("faulty", (None,), "dropped after faults"),
+        ("stale", (trajectory(-9, 0.0), trajectory(-9, 1.0)), "older than --staleness"),
+    ],
+)
+def test_what_only_ever_happens_in_vain_ends_the_run_with_the_reason(reason, ends, said):
+    pool = Pool("task {}".format, 2, 4, 1)
+    for number in range(19):
+        complete(pool, *ends)
+        pool.take()
+        assert (reason in pool.in_vain()) == (number > 1)  # more than a batch
+    with pytest.raises(TooManyFaults, match=f"20 groups in a row .*pool/{reason}.* of task .*{said}"):
+        complete(pool, *ends)
+        pool.take()
+
+
+def test_a_group_of_use_ends_a_row():
+    pool = Pool(str, 2, 2, 10)
+    for _ in range(3):
+        for _ in range(9):
+            complete(pool, trajectory(0, 1.0), trajectory(0, 1.0))
+        complete(pool, trajectory(0, 0.0), trajectory(0, 1.0))
+    assert pool.counts["all_equal"] == 27 and not pool.in_vain()
+
+
+def test_where_a_site_changes_first_pages_are_not_compared():
+    pool = Pool(str, 2, 2, 1, alike=False)
+    complete(pool, trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that"))
+    assert len(pool.take()) == 1 and not pool.counts
+
+
+def test_after_a_resume_all_that_was_begun_and_not_trained_on_is_played_again():
+    pool = Pool(str, 2, 4, 2)
+    trained, waits = (complete(pool, trajectory(0, 0.0), trajectory(0, 1.0)) for _ in range(2))
+    assert complete(pool, trajectory(0, 1.0), trajectory(0, 1.0)).number == 2  # in vain
+    making = pool.next()[0]
+    pool.ready.remove(trained)
+    state = json.loads(json.dumps(pool.state()))
+    for _ in range(2):  # killed before it gathered anything: the same again
+        pool = Pool(str, 2, 4, 2)
+        pool.set_state(state)
+        state = pool.state()
+    assert [complete(pool, trajectory(0, 0.0), trajectory(0, 1.0)).number for _ in range(4)] == [
+        waits.number,
+        making.number,
+        4,
+        5,
+    ]
 
 
 def test_after_a_resume_the_bound_holds():

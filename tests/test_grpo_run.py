@@ -3,6 +3,7 @@ schedule played again, in two processes."""
 
 import contextlib
 import json
+import random
 import signal
 from pathlib import Path
 
@@ -100,19 +101,25 @@ def test_rollouts_are_of_short_tasks_and_demonstrations_of_all(whole):
     assert templates["oracle"] == {"count", "take_out", "exchange"} and templates["rollouts"] == {"count", "take_out"}
 
 
-def test_parts_are_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
-    process = Script(command(tmp_path, *trained, "--iterations", "11"))
-    parts = {2: "chrom", 4: "ray::RolloutWorker", 6: "ray::PolicyServer", 8: "ray::Store"}
-    for line in process.lines():
-        number = int(line.split()[1].strip(",")) if line.startswith("iteration") else 0
-        if number in parts:
-            found = [
-                child for child in psutil.Process(process.pid).children(True) if parts[number] in command_of(child)
-            ]
-            assert found, parts[number]
-            for child in found:
+PARTS = ["chrom", "ray::RolloutWorker", "ray::PolicyServer", "ray::Store"]
+
+
+def kill_parts(process, parts):
+    """Kill what runs of these parts of a run, one after the other."""
+    for part in parts:
+        for child in psutil.Process(process.pid).children(True):
+            if part in command_of(child):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     child.kill()
+
+
+def test_parts_are_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
+    process = Script(command(tmp_path, *trained, "--iterations", "11"))
+    # without a store no server that is started anew could have the weights from there
+    parts = {2: PARTS[:1], 4: PARTS[1:2], 6: ["ray::Store", "ray::PolicyServer"], 8: PARTS[2:3]}
+    for line in process.lines():
+        number = int(line.split()[1].strip(",")) if line.startswith("iteration") else 0
+        kill_parts(process, parts.get(number, []))
         if number == 10:
             process.kill()
     process.communicate()
@@ -128,6 +135,19 @@ def test_parts_are_killed_then_the_host_and_the_run_goes_on(tmp_path, trained):
     assert rows[-1]["rollout/faults"] >= rows[3]["rollout/faults"]  # counted on over the resume
     gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]
     assert gaps and max(gaps) < 1e-3  # a server started anew has the newest weights, not the base's
+
+
+def test_all_parts_are_killed_in_any_order(tmp_path, trained):
+    rng, process = random.Random(1), Script(command(tmp_path, *trained, "--iterations", "5", "--eval-every", "1"))
+    for line in process.lines():
+        if line.startswith(("iteration 1,", "iteration 2,", "iteration 3,")):
+            kill_parts(process, rng.sample(PARTS, rng.randint(2, 4)))
+    errors = process.communicate()[1]
+    assert process.returncode == 0, errors[-3000:]
+    rows = batches(run_of(tmp_path))
+    assert [row["charts/iteration"] for row in rows] == [1, 2, 3, 4, 5]
+    assert all(row["rollout/episodes"] == 8 and 0 <= row["staleness/max"] <= 2 for row in rows)
+    assert rows[-1]["perf/pictures"] < 8 * 11 * 4  # what lost workers played has left the store
 
 
 @pytest.fixture(scope="module")

@@ -126,20 +126,17 @@ class EngineServer:
         self.engine = Engine(url, sorted(stops))
         self.store, self.max_new_tokens, self.version = ray.get_actor(store), max_new_tokens, -1
         self.tokens, self.busy, self.asked = 0, 0.0, 0
-        self.beginning = None
+        self.given, self.lock = asyncio.Event(), asyncio.Lock()  # whether it has weights; held as they come
 
-    async def _begin(self):
-        """This server may take the place of another that was lost: the newest weights, if there are any."""
-        newest = await self.store.newest.remote()
-        if newest is not None and newest[1] > self.version:
-            await self.set_weights(newest[0][0], newest[1])
+    async def without_weights(self):
+        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
+        if self.given.is_set():
+            await asyncio.Event().wait()  # until it is lost
 
     async def complete(self, prompt, images, seed, temperature, turns):
         """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
         server reads it in another way."""
-        if self.beginning is None:
-            self.beginning = asyncio.create_task(self._begin())
-        await self.beginning
+        await self.given.wait()
         pictures, begun = await self.store.get.remote(images), time.monotonic()
         if None in pictures:
             raise EnvFault("a screenshot is lost")
@@ -152,6 +149,8 @@ class EngineServer:
             self.busy += time.monotonic() - begun
         if self._text(ids) != self._text(prompt):
             raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
+        if self.image_token in done.ids:  # without a picture it breaks the next forward pass; our log-prob is -inf
+            raise EnvFault(f"the engine at {self.engine.url} sampled an image token")
         self.tokens += len(done.ids)
         return done
 
@@ -161,8 +160,11 @@ class EngineServer:
 
     async def set_weights(self, folder, version):
         """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
-        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
-        self.version = version
+        async with self.lock:
+            if version > self.version:  # else it comes late
+                await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
+                self.version = version
+        self.given.set()
 
     def statistics(self):
         """Tokens sampled and seconds spent on it so far, and how many prompts are answered now."""
