@@ -79,10 +79,10 @@ class Args(RunArgs):
     ray_address: str = ""
     """a Ray cluster's address, or auto; its nodes have this project and its packages at the same place. Empty: a Ray of
     our own on this machine"""
-    num_workers: int = preset(4, tiny=1)
+    num_workers: int = preset(12, tiny=1)
     """rollout workers, a browser each"""
-    envs_per_worker: int = preset(8, tiny=16, smoke=4)
-    """episodes that a worker plays at once"""
+    envs_per_worker: int = preset(32, tiny=16, smoke=4)
+    """episodes that a worker plays at once (released: 32, and 1,280 in all, of which eta admits 384)"""
     num_servers: int = 1
     """policy servers, which share the workers"""
     gpus_per_server: float = 0.0
@@ -143,14 +143,15 @@ class Args(RunArgs):
     step_weight: Literal["constant", "trajectory"] = "constant"
     """constant: 1/k; trajectory: 1/|tau|"""
     k: float = 10.0
-    """the constant (the easy tasks' horizon)"""
+    """the constant (the easy tasks' horizon). --learning-rate is for 10; the step is 10 / k times as long"""
     loss_mean: Literal["group", "tokens"] = "group"
     """group: summed over a group's steps and tokens and divided by G, as Eq. 1; tokens: the mean over all tokens, as
     the released code"""
     dynamic_sampling: bool = preset(True, tiny=True, smoke=False)
     """groups whose rewards are all equal are gathered anew"""
     max_grad_norm: float = 1.0
-    """clip of the norm of the actor's gradient (the fine-tuning's: 1)"""
+    """clip of the norm of the actor's gradient, of a mean over tokens (released: 1): with --loss-mean group times the
+    tokens of a trajectory (the fine-tuning's: 1)"""
 
     # evaluation
     eval_every: int = preset(10, tiny=10, smoke=2)
@@ -948,7 +949,8 @@ def update_actor(learner, groups, pictures, version, args):
     """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
     token, where both are of this version: a server that samples from something else shows there."""
     actor, loss_kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
-    trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
+    played = [t for group in groups for t in group.done.values()]
+    trajectories = [t for t in played if t.steps[0].advantage]  # the others have no gradient, but count in the mean
     lengths = torch.tensor([len(t.steps) for t in trajectories])
     weights = step_weights(lengths, loss_kind.step_weight or args.step_weight, args.k)
     weights = dict(zip(trajectories, weights.tolist(), strict=True))
@@ -974,15 +976,24 @@ def update_actor(learner, groups, pictures, version, args):
         sums.append(torch.stack([*parts, drift, entropy, count]))
         return (loss * weight[:, None]).sum()
 
-    rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
-    batches, counts, mean = [], [], loss_kind.mean or args.loss_mean
-    size = max(1, math.ceil(len(trajectories) / args.minibatches))
-    for some in learn.shuffled(trajectories, size, args.update_epochs, learner.rng):
-        batches.append(steps_of(some))
-        tokens = sum(len(step.action_ids) for t in some for step in t.steps)
-        counts.append(tokens if mean == "tokens" else len(some))
+    def tokens_of(some):
+        return sum(len(step.action_ids) for t in some for step in t.steps)
+
+    mean, max_norm = loss_kind.mean or args.loss_mean, args.max_grad_norm
+    if mean == "group":  # --max-grad-norm is that of a mean over tokens
+        max_norm *= tokens_of(played) / len(played)
+    # Adam takes any constant out of a gradient: what 1/k changes is the rate, and the clip does not see it
+    scale = Args.k / args.k if (loss_kind.step_weight or args.step_weight) == "constant" else 1.0
+    rate = scale * args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
+    batches, counts = [], []
+    for some in learn.shuffled(played, math.ceil(len(played) / args.minibatches), 1, learner.rng):
+        steps = steps_of(t for t in some if t in weights)
+        if steps:
+            batches.append(steps)
+            counts.append(tokens_of(some) if mean == "tokens" else len(some))
+    batches, counts = batches * args.update_epochs, counts * args.update_epochs  # the same minibatches in every pass
     rates = [rate] * len(batches)
-    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
+    losses, norms = actor.descend(loss_sum, batches, max_norm=scale * max_norm, counts=counts, rates=rates)
     learner.updates += len(batches)
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
     own = [step for step in prox if step.version == version]

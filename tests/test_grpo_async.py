@@ -589,7 +589,7 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
 def gradient_of_update(seeing, groups, **flags):
     """The gradient that one update of the whole batch takes its step by."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
-    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "prompt_format": "plain"} | flags
+    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e6, "prompt_format": "plain"} | flags
     args = replace(grpo_async.Args(), **flags)
     learner = grpo_async.Learner(net_of(model, processor, args, sgd=True), random.Random(0), iteration=1)
     grpo_async.set_advantages(groups, args)
@@ -598,7 +598,8 @@ def gradient_of_update(seeing, groups, **flags):
 
 
 def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories"):
-    """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)`."""
+    """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)` over
+    all trajectories or tokens, those without an advantage among them."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
     total, trajectories, tokens = 0.0, 0, 0
     for group in groups:
@@ -607,15 +608,15 @@ def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, di
         std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
         for t in group.done.values():
             advantage = (t.reward - mean) / (std + 1e-6) if std else 0.0
+            trajectories += 1
+            tokens += sum(len(step.action_ids) for step in t.steps)
             if not trained(t, advantage):
                 continue
-            trajectories += 1
             for step in t.steps:
                 prompt = llm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
                 logprobs, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
                 for logprob, behave in zip(logprobs[0], step.logprobs, strict=True):
                     total = total + weight(t) * token(logprob, logprob.detach(), behave, advantage)
-                    tokens += 1
     (total / (trajectories if divide_by == "trajectories" else tokens)).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
@@ -659,6 +660,53 @@ def test_the_baselines_imitate_successes_alone(seeing):
     likelihood = slow_gradient(seeing, groups, lambda t: 1.0, lambda n, *_: -n, won, divide_by="tokens")
     gradient, _ = gradient_of_update(seeing, groups, loss="reinforce")
     assert torch.allclose(gradient, likelihood, atol=1e-6, rtol=1e-3)
+
+
+@pytest.mark.parametrize("flags", [{}, {"loss_mean": "tokens"}], ids=["group", "tokens"])
+def test_the_norm_is_clipped_as_that_of_a_mean_over_tokens_and_without_k(seeing, flags):
+    groups = played_groups(seeing)
+    whole = gradient_of_update(seeing, groups, loss_mean="tokens")[0].norm().item()
+    for limit, binds in ((0.5 * whole, True), (2 * whole, False)):
+        for k in (10.0, 2.5):
+            free, clipped = (
+                gradient_of_update(seeing, groups, k=k, max_grad_norm=norm, **flags)[0] for norm in (1e6, limit)
+            )
+            assert clipped.norm().item() == pytest.approx(free.norm().item() * (0.5 if binds else 1), rel=1e-4)
+
+
+def trained_weights(seeing, groups, **flags):
+    """How far one update moves the weights, by Adam as in training; its metrics; the minibatches of each pass."""
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    args = replace(grpo_async.Args(), prompt_format="plain", learning_rate=1e-3, **{"adam_eps": 1e-12} | flags)
+    learner = grpo_async.Learner(net_of(model, processor, args, args.learning_rate), random.Random(0), iteration=10)
+    seen, descend = [], learner.actor.descend
+    learner.actor.descend = lambda loss, batches, **rest: seen.extend(batches) or descend(loss, batches, **rest)
+    grpo_async.set_advantages(groups, args)
+    metrics = grpo_async.update_actor(learner, groups, pictures, 0, args)
+    before = dict(seeing[0].named_parameters())
+    moved = torch.cat([(p - before[name]).detach().flatten() for name, p in model.named_parameters()])
+    return moved, metrics, seen
+
+
+@pytest.mark.parametrize("max_grad_norm", [1e6, 1e-3])
+def test_a_smaller_k_is_a_longer_step_whether_the_clip_binds_or_not(seeing, max_grad_norm):
+    groups = played_groups(seeing)
+    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": max_grad_norm}
+    ten, five = (trained_weights(seeing, groups, k=k, **flags)[0] for k in (10.0, 5.0))
+    assert five.norm().item() == pytest.approx(2 * ten.norm().item(), rel=1e-2)
+    constant, other = (trained_weights(seeing, groups, k=k, step_weight="trajectory", **flags)[0] for k in (10.0, 5.0))
+    assert torch.equal(constant, other)
+
+
+def test_every_pass_has_the_same_minibatches(seeing):
+    groups = played_groups(seeing)
+    batches = trained_weights(seeing, groups)[2]
+    assert batches[:2] == batches[2:4] == batches[4:] and batches[0] != batches[1]
+    assert sum(map(len, batches[:2])) == sum(len(t.steps) for t in groups[0].done.values())
+
+
+def test_the_rate_never_rises_above_its_peak(seeing):
+    assert max(learn.warmup_cosine(batch / 300, 0.0167, 0.1) for batch in range(1, 301)) <= 1.0
 
 
 def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
