@@ -120,16 +120,16 @@ class Args(RunArgs):
 
     # reinforcement learning
     loss: str = "decoupled"
-    """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, successes alone, 1/|tau|;
-    reinforce: WebGym's rule, cross-entropy on the steps of successes (with --sync)"""
+    """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, batches of successes,
+    1/|tau|; reinforce: WebGym's rule (with --sync), cross-entropy on steps of the successes of the last four batches"""
     group_size: int = preset(8, tiny=8, smoke=4)
-    """rollouts G of a task (released: 8)"""
+    """rollouts G of a task (released: 8); reinforce: no groups"""
     batch_trajectories: int = preset(128, tiny=128, smoke=16)
     """trajectories per batch (released: 128)"""
     iterations: int = preset(300, tiny=25, smoke=2)
     """batches (released: 300)"""
     update_epochs: int = 3
-    """passes over a batch (released: 3)"""
+    """passes over a batch (released: 3; reinforce: 2, whatever is here)"""
     minibatches: int = 2
     """updates of a pass (released: 2)"""
     learning_rate: float = preset(5e-6, tiny=4e-4)
@@ -227,25 +227,41 @@ def successes(rewards):
     return (rewards > 0).float()
 
 
+def changing_steps(trajectory):
+    """RAFT++ and WebGym: its steps without those that did not change the picture; the last one is never among these."""
+    steps = steps_of([trajectory])
+    return [step for step, after in zip(steps, [*steps[1:], None]) if not after or step.screenshot != after.screenshot]
+
+
+def draw_recent(steps, rng, share=0.4):
+    """WebGym's replay: this share of the steps, oldest first, without replacement, each by the weight
+    (position + 1)^2. A key of u^(1 / weight), the largest ones taken, draws like that."""
+    keys = [rng.random() ** (1 / (position + 1) ** 2) for position in range(len(steps))]
+    drawn = sorted(range(len(steps)), key=lambda position: -keys[position])[: math.ceil(share * len(steps))]
+    return [steps[position] for position in sorted(drawn)]
+
+
 @dataclass(frozen=True)
 class Loss:
     """What --loss names. advantages(rewards) of a group, [G] -> [G]. proximal: the clip range is around the policy
-    before the updates, else around the one that sampled; clipped: Eq. 1's loss, else A times cross-entropy. step_weight
-    and mean, where they are given, hold in the flags' place."""
+    before the updates, else around the one that sampled. step_weight, where it is given, holds in the flag's place.
+    wanted: rollouts that a batch is of ("mixed" groups, those with --dynamic-sampling; single "successes"; "single"
+    ones). moving: steps without a change of the picture are left out."""
 
     advantages: Callable = group_advantages
     proximal: bool = False
-    clipped: bool = True
     step_weight: str = ""
-    mean: str = ""
+    wanted: str = "mixed"
+    moving: bool = False
 
 
 LOSSES = {
     "decoupled": Loss(proximal=True),  # Eq. 1
     "coupled": Loss(),
-    "raft": Loss(successes, proximal=True, step_weight="trajectory"),  # RAFT++
-    "reinforce": Loss(successes, clipped=False, step_weight="none", mean="tokens"),  # WebGym's rule
+    "raft": Loss(successes, proximal=True, step_weight="trajectory", wanted="successes", moving=True),  # RAFT++
+    "reinforce": Loss(successes, wanted="single", moving=True),  # WebGym's rule: `imitate`
 }
+REPLAYED = 4  # WebGym's replay is of so many batches
 
 
 # ---------------------------------------------------------------------------------------------- what is to be played
@@ -275,6 +291,7 @@ BATCHES_IN_VAIN = 10  # as many groups as these have, lost in a row for one reas
 WHY = {  # groups are in vain
     "all_equal": "its rewards are all equal: these tasks are too hard for the policy, or too easy (--train-horizon)",
     "unlike": "its members saw different first pages: the environment does not begin a task twice in the same way",
+    "failed": "it was no success: these tasks are too hard for the policy",
     "faulty": "a member's task was dropped after faults, or nobody could score its end",
     "stale": "it was older than --staleness when it was taken: episodes take longer than batches",
     "no_pictures": "its screenshots were lost with the store",
@@ -291,12 +308,13 @@ class Pool:
     bound is on what is begun; a straggler may still be older when its group is taken: then the group is dropped,
     counted, and another one is admitted in its place. What is taken is the oldest first, and never older than eta.
 
-    `alike`: the environment begins a task in the same way each time; a group that did not is dropped.
+    `wanted`: "mixed" groups, "successes" (groups of one), or whatever comes. `alike`: the environment begins a task in
+    the same way each time; a group that did not is dropped.
     """
 
-    def __init__(self, draw_task, group_size, batch_trajectories, eta, dynamic_sampling=True, alike=True):
+    def __init__(self, draw_task, group_size, batch_trajectories, eta, wanted="mixed", alike=True):
         self.draw_task, self.group_size, self.batch_trajectories = draw_task, group_size, batch_trajectories
-        self.eta, self.dynamic_sampling, self.alike = eta, dynamic_sampling, alike
+        self.eta, self.wanted, self.alike = eta, wanted, alike
         self.version = self.accepted = self.begun = 0
         self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
         self.again = []  # numbers of groups that were begun, but lost with the process that gathered them
@@ -340,11 +358,14 @@ class Pool:
         if self.alike and not group.begins_alike():
             self._discard(group, "unlike")
             return
-        if self.dynamic_sampling and not group.is_mixed():
+        if self.wanted == "mixed" and not group.is_mixed():
             self._discard(group, "all_equal")
             return
+        if self.wanted == "successes" and not all(t.reward > 0 for t in group.done.values()):
+            self._discard(group, "failed")
+            return
         self.accepted += self.group_size
-        for reason in ("all_equal", "unlike", "faulty"):
+        for reason in ("all_equal", "unlike", "failed", "faulty"):
             self.in_a_row[reason] = 0
         self.ready.append(group)
         self.ready.sort(key=lambda group: group.number)
@@ -795,7 +816,7 @@ class System:
             asked = 0
         playing, total = self.players.playing, self.args.iterations
         with self.changed:
-            ready, lag, vain = len(self.pool.ready) * self.args.group_size, self.pool.lag(), self.pool.in_vain()
+            ready, lag, vain = len(self.pool.ready) * self.pool.group_size, self.pool.lag(), self.pool.in_vain()
         return (
             f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
             f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_trajectories} are there, "
@@ -820,7 +841,7 @@ class System:
         row = None
         if trajectory is not None:
             trajectory.reward = float(trajectory.verdict)
-            trajectory.place = number * self.args.group_size + member
+            trajectory.place = number * self.pool.group_size + member
             self.steps += len(trajectory.steps)
             row = {"group": number, "member": member, "steps": len(trajectory.steps), "reward": trajectory.reward}
         self.pool.put(number, member, trajectory)
@@ -844,7 +865,7 @@ class System:
 
     def batch_again(self, iteration):
         """The groups of a batch of the run that --schedule names, each step by the version that sampled it there."""
-        places, groups, size = list(self.schedule[iteration].items()), {}, self.args.group_size
+        places, groups, size = list(self.schedule[iteration].items()), {}, self.pool.group_size
         for number in sorted({place // size for place, _ in places}):
             groups[number] = Group(number, self.pool.draw_task(number))
 
@@ -957,6 +978,8 @@ def update_actor(learner, groups, pictures, version, args):
     prox = {}
     if loss_kind.proximal:  # one forward pass by the weights before the updates
         prox = actor.token_logprobs(steps_of(trajectories), args.temperature)
+    own_steps = changing_steps if loss_kind.moving else lambda trajectory: steps_of([trajectory])
+    steps = {t: own_steps(t) for t in played}
 
     def loss_sum(part):
         logprobs, mask = actor.logprobs(part, args.temperature)  # [N, T]
@@ -964,33 +987,30 @@ def update_actor(learner, groups, pictures, version, args):
         near = padded([prox[step] for step in part], mask) if prox else behave
         advantages = torch.tensor([step.advantage for step in part], device=mask.device)
         weight = torch.tensor([weights[step.trajectory] for step in part], device=mask.device)
-        if loss_kind.clipped:
-            bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
-            loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
-        else:
-            loss, shares = -logprobs * mask * advantages[:, None], {}
-        count, zero = mask.sum(), mask.new_zeros((), dtype=torch.float32)
+        bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
+        loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
+        count = mask.sum()
         drift = ((behave - logprobs.detach()) * mask).sum()
         entropy = -(logprobs.detach() * mask).sum()
-        parts = [shares.get(name, zero) * count for name in ("clipped", "dual_clipped", "capped")]
+        parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
         sums.append(torch.stack([*parts, drift, entropy, count]))
         return (loss * weight[:, None]).sum()
 
     def tokens_of(some):
-        return sum(len(step.action_ids) for t in some for step in t.steps)
+        return sum(len(step.action_ids) for t in some for step in steps[t])
 
-    mean, max_norm = loss_kind.mean or args.loss_mean, args.max_grad_norm
-    if mean == "group":  # --max-grad-norm is that of a mean over tokens
+    max_norm = args.max_grad_norm
+    if args.loss_mean == "group":  # --max-grad-norm is that of a mean over tokens
         max_norm *= tokens_of(played) / len(played)
     # Adam takes any constant out of a gradient: what 1/k changes is the rate, and the clip does not see it
     scale = Args.k / args.k if (loss_kind.step_weight or args.step_weight) == "constant" else 1.0
     rate = scale * args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
     batches, counts = [], []
     for some in learn.shuffled(played, math.ceil(len(played) / args.minibatches), 1, learner.rng):
-        steps = steps_of(t for t in some if t in weights)
-        if steps:
-            batches.append(steps)
-            counts.append(tokens_of(some) if mean == "tokens" else len(some))
+        part = [step for t in some if t in weights for step in steps[t]]
+        if part:
+            batches.append(part)
+            counts.append(tokens_of(some) if args.loss_mean == "tokens" else len(some))
     batches, counts = batches * args.update_epochs, counts * args.update_epochs  # the same minibatches in every pass
     rates = [rate] * len(batches)
     losses, norms = actor.descend(loss_sum, batches, max_norm=scale * max_norm, counts=counts, rates=rates)
@@ -1009,6 +1029,37 @@ def update_actor(learner, groups, pictures, version, args):
         "losses/approx_kl": drift / tokens,
         "losses/surprise": entropy / tokens,
     }
+
+
+@parallel.everywhere
+def imitate(learner, steps, pictures, args):
+    """WebGym's update: cross-entropy on the drawn steps, in the mean over tokens, two passes in the fine-tuning's
+    batches. Metrics."""
+    learner.pictures = pictures
+
+    def loss_sum(part):
+        return -learner.actor.logprobs(part, args.temperature)[0].sum()
+
+    batches = learn.shuffled(steps, args.sft_batch_size, 2, learner.rng) if steps else []
+    counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
+    rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
+    rates = [rate] * len(batches)
+    losses, norms = learner.actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
+    learner.updates += len(batches)
+    metrics = {"losses/trained_trajectories": len({step.trajectory for step in steps}), "charts/learning_rate": rate}
+    if losses:
+        metrics["losses/policy_loss"] = metrics["losses/surprise"] = mean_loss(losses, "actor")
+        metrics["losses/grad_norm"] = torch.stack(norms).mean().item()
+    return metrics
+
+
+def replay(learner, trajectories, run, args):
+    """WebGym's batch: drawn from the steps that changed the picture of the last batches' successes of two steps or
+    more; their pictures are in the run's folder. Metrics."""
+    won = [t for t in trajectories if t.reward > 0 and len(t.steps) > 1]
+    steps = draw_recent([step for t in won for step in changing_steps(t)], learner.rng)
+    names = {step.screenshot for drawn in steps for step in drawn.trajectory.steps}
+    return imitate(learner, steps, {name: (run.path / name).read_bytes() for name in names}, args)
 
 
 @parallel.everywhere
@@ -1062,7 +1113,15 @@ def keep(run, trajectories, pictures):
     run.trajectories.append(trajectories)
 
 
-LOST = "stale", "all_equal", "unlike", "faulty", "lost", "no_pictures"  # why groups (lost: episodes) were in vain
+LOST = (
+    "stale",
+    "all_equal",
+    "unlike",
+    "failed",
+    "faulty",
+    "lost",
+    "no_pictures",
+)  # why groups (lost: episodes) were in vain
 
 
 def names_of(trajectories):
@@ -1158,13 +1217,15 @@ def train(args, env, run, learner, system):
     eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
     played = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
     order = random.Random(args.seed).sample(played, len(played))
-    system.pool.draw_task = lambda number: order[number % len(order)]
+    in_a_row = args.group_size if LOSSES[args.loss].wanted == "successes" else 1  # a task's rollouts, one by one
+    system.pool.draw_task = lambda number: order[number // in_a_row % len(order)]
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, system, run, args)
         before = [t for t in run.trajectories if t.kind == "test before"]
+        recent = [t for t in run.trajectories if t.kind == "rollout" and t.phase > learner.iteration - REPLAYED]
     else:
-        before = start_actor(learner, system, run, train_tasks, test_tasks, args)
+        recent, before = [], start_actor(learner, system, run, train_tasks, test_tasks, args)
     system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
@@ -1181,15 +1242,21 @@ def train(args, env, run, learner, system):
         # trained on
         with run.timer("training"):
             set_advantages(groups, args)
-            metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
-            metrics |= update_actor(learner, groups, pictures, system.version, args)
-        trained, names = time.time(), names_of(rollouts)
+            metrics, names = rollout_metrics(rollouts) | lengths(rollouts) | lag, names_of(rollouts)
+            if args.loss == "reinforce":
+                keep(run, rollouts, pictures)  # the replay's pictures are files
+                recent = [t for t in recent if t.phase > learner.iteration - REPLAYED] + rollouts
+                metrics |= replay(learner, recent, run, args)
+            else:
+                metrics |= update_actor(learner, groups, pictures, system.version, args)
+        trained = time.time()
         warn_of_gap(run, metrics)
         # and the new weights published
         system.publish(learner.actor.model, system.version + 1)
         times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
         system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
-        keep(run, rollouts, pictures)
+        if args.loss != "reinforce":
+            keep(run, rollouts, pictures)
         system.drop(names)
         metrics |= system.players.metrics() | system.metrics()
         if learner.iteration % args.eval_every == 0 and eval_tasks:
@@ -1218,6 +1285,8 @@ def main(args):
     check_ranges(args, at_least_1, above_0="k")
     if args.loss not in LOSSES:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
+    if args.loss == "reinforce" and not args.sync:
+        raise UsageError("--loss reinforce is synchronous, as WebGym is: add --sync")
     if args.batch_trajectories % args.group_size:
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
@@ -1250,7 +1319,10 @@ def main(args):
             parallel.follow(learner)
             return
         eta, alike = 0 if args.sync else args.staleness, not getattr(env, "live", False)
-        pool = Pool(None, args.group_size, args.batch_trajectories, eta, args.dynamic_sampling, alike)
+        wanted = LOSSES[args.loss].wanted
+        size = args.group_size if wanted == "mixed" else 1
+        wanted = "any" if wanted == "mixed" and not args.dynamic_sampling else wanted
+        pool = Pool(None, size, args.batch_trajectories, eta, wanted, alike)
         pool.open = False
         system = System(args, pool, run.path)
         try:

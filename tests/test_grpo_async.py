@@ -597,11 +597,23 @@ def gradient_of_update(seeing, groups, **flags):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
 
 
-def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories"):
+def every_step(t):
+    return t.steps
+
+
+def without_standstill(t):
+    return [
+        step for n, step in enumerate(t.steps) if [step.screenshot] != [s.screenshot for s in t.steps[n + 1 : n + 2]]
+    ]
+
+
+def slow_gradient(
+    seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories", steps_of=every_step
+):
     """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)` over
     all trajectories or tokens, those without an advantage among them."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
-    total, trajectories, tokens = 0.0, 0, 0
+    total, trajectories, tokens, trained_tokens = 0.0, 0, 0, 0
     for group in groups:
         rewards = [t.reward for t in group.done.values()]
         mean = sum(rewards) / len(rewards)
@@ -612,12 +624,13 @@ def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, di
             tokens += sum(len(step.action_ids) for step in t.steps)
             if not trained(t, advantage):
                 continue
-            for step in t.steps:
+            for step in steps_of(t):
                 prompt = llm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
                 logprobs, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
                 for logprob, behave in zip(logprobs[0], step.logprobs, strict=True):
                     total = total + weight(t) * token(logprob, logprob.detach(), behave, advantage)
-    (total / (trajectories if divide_by == "trajectories" else tokens)).backward()
+                    trained_tokens += 1
+    (total / {"trajectories": trajectories, "tokens": tokens, "trained": trained_tokens}[divide_by]).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -652,14 +665,61 @@ def test_an_update_is_eq_1_step_by_step(seeing, flags, slow):
         assert metrics["losses/trained_trajectories"] == 3  # nothing is learnt from the group of equals
 
 
-def test_the_baselines_imitate_successes_alone(seeing):
+def test_raft_imitates_the_steps_of_successes_that_changed_the_picture(seeing):
     groups, won = played_groups(seeing), lambda t, _: t.reward > 0
-    raft = slow_gradient(seeing, groups, lambda t: 1 / len(t.steps), lambda n, p, b, _: eq_1(n, p, b, 1.0), won)
+    played = [t for group in groups for t in group.done.values()]
+    assert [grpo_async.changing_steps(t) for t in played] == [without_standstill(t) for t in played]
+    assert any(len(without_standstill(t)) < len(t.steps) for t in played if t.reward)
+    how = dict(weight=lambda t: 1 / len(t.steps), token=lambda n, p, b, _: eq_1(n, p, b, 1.0), trained=won)
+    expected = slow_gradient(seeing, groups, **how, steps_of=without_standstill)
     gradient, metrics = gradient_of_update(seeing, groups, loss="raft")
-    assert torch.allclose(gradient, raft, atol=1e-6, rtol=1e-3) and metrics["losses/trained_trajectories"] == 4
-    likelihood = slow_gradient(seeing, groups, lambda t: 1.0, lambda n, *_: -n, won, divide_by="tokens")
-    gradient, _ = gradient_of_update(seeing, groups, loss="reinforce")
-    assert torch.allclose(gradient, likelihood, atol=1e-6, rtol=1e-3)
+    assert torch.allclose(gradient, expected, atol=1e-6, rtol=1e-3) and metrics["losses/trained_trajectories"] == 4
+
+
+def test_a_batch_of_raft_is_full_of_successes():
+    pool = Pool(str, 1, 4, 1, "successes")
+    for reward in (1.0, 0.0, 1.0, 0.0, 1.0, 1.0):
+        complete(pool, trajectory(0, reward))
+    assert [group.number for group in pool.take()] == [0, 2, 4, 5] and pool.counts == {"failed": 2}
+
+
+def test_webgyms_replay_draws_newer_steps_more_often_and_none_twice():
+    rng, times = random.Random(0), [0] * 5
+    for _ in range(4000):
+        drawn = grpo_async.draw_recent(list(range(5)), rng)
+        assert drawn == sorted(set(drawn)) and len(drawn) == 2
+        for step in drawn:
+            times[step] += 1
+    weights = [(position + 1) ** 2 / 55 for position in range(5)]
+    for i, first in enumerate(weights):  # drawn at once, or second after any other
+        share = first + sum(other * first / (1 - other) for j, other in enumerate(weights) if j != i)
+        assert times[i] / 4000 == pytest.approx(share, abs=0.03)
+    assert grpo_async.draw_recent([], rng) == []
+
+
+def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_path):
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    for name, picture in pictures.items():
+        (tmp_path / name).write_bytes(picture)
+    groups = played_groups(seeing)
+    args = replace(grpo_async.Args(), prompt_format="plain", max_grad_norm=1e6, learning_rate=0.0)
+    learner = grpo_async.Learner(net_of(model, processor, args, sgd=True), random.Random(0), iteration=1)
+    drawn = []
+    learner.actor.descend = lambda loss, batches, **rest: drawn.extend(batches) or ([], [])
+    played = [t for group in groups for t in group.done.values()]
+    grpo_async.replay(learner, played, SimpleNamespace(path=tmp_path), args)
+    usable = [step for t in played if t.reward and len(t.steps) > 1 for step in without_standstill(t)]
+    assert len(drawn) == 2 and {id(s) for s in drawn[0]} == {id(s) for s in drawn[1]} <= {id(s) for s in usable}
+    assert len(drawn[0]) == math.ceil(0.4 * len(usable))
+    del learner.actor.descend
+    won = [t for t in played if t.reward]
+    steps = [step for t in won for step in grpo_async.changing_steps(t)]
+    metrics = grpo_async.imitate(learner, steps, pictures, args)
+    how = dict(weight=lambda t: 1.0, token=lambda n, *_: -n, trained=lambda t, _: t.reward > 0)
+    expected = slow_gradient(seeing, groups, **how, divide_by="trained", steps_of=without_standstill)
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    assert torch.allclose(gradient, expected, atol=1e-6, rtol=1e-3)
+    assert learner.updates == 2 and metrics["losses/surprise"] > 0
 
 
 @pytest.mark.parametrize("flags", [{}, {"loss_mean": "tokens"}], ids=["group", "tokens"])

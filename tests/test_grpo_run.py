@@ -150,6 +150,19 @@ def test_all_parts_are_killed_in_any_order(tmp_path, trained):
     assert rows[-1]["perf/pictures"] < 8 * 11 * 4  # what lost workers played has left the store
 
 
+@pytest.mark.parametrize("flags", [["--loss", "raft"], ["--loss", "reinforce", "--sync"]], ids=["raft", "reinforce"])
+def test_the_baselines_run(tmp_path, trained, ray_address, flags):
+    more = "--iterations", "2", "--save-every", "9", "--eval-tasks", "0", "--ray-address", ray_address
+    play_run(tmp_path, *trained, *flags, *more)
+    run = run_of(tmp_path)
+    rows = batches(run)
+    rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "rollouts"]
+    assert len(rollouts) == 16 and len({t.place for t in rollouts}) == 16
+    assert all(row["losses/trained_trajectories"] > 0 and row["losses/grad_norm"] > 0 for row in rows)
+    if "raft" in flags:
+        assert all(t.reward == 1 for t in rollouts) and all(row["losses/trained_trajectories"] == 8 for row in rows)
+
+
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory, trained):
     """A run on two Ray nodes of one CPU each, as on two machines, so that versions differ: (its folder, flags, on each
@@ -228,6 +241,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
     "flags, said",
     [
         (["--batch-trajectories", "10"], "--batch-trajectories 10 is no multiple of --group-size 4"),
+        (["--loss", "reinforce"], "--loss reinforce is synchronous, as WebGym is: add --sync"),
         (["--num-workers", "0"], "--num-workers must be at least 1"),
         (["--staleness", "-1"], "--staleness must not be negative"),
         (["--train-horizon", "9"], "--train-horizon 9: no task of gallery-v1/count+take_out is that short; 0: all"),
