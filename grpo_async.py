@@ -47,7 +47,7 @@ from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_unt
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import TrajectoryStore, steps_of
+from common.replay import Trajectory, TrajectoryStore, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 
@@ -106,8 +106,15 @@ class Args(RunArgs):
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's response format in the model's chat template; plain: for the tiny model; auto: chat where the
     tokenizer has a template"""
-    history_images: int = 1
-    """rounds, the newest included, that are shown with their screenshots; older ones are text (released: 1)"""
+    max_tokens: int = 16384
+    """longest prompt with its answer in tokens (released: 16384); a prompt without room for an answer ends the episode,
+    a failure"""
+    history_images: int = 2
+    """screenshots in a chat's prompt, that of now included; the steps before are a line each (released: 2, as
+    history_window 1)"""
+    response_format: Literal["vanilla", "progress", "additive", "compressive"] = "additive"
+    """what an answer in a chat has before its action: nothing; progress and intention; also a memory that is only added
+    to (the paper's); or one that is written anew"""
 
     # supervised fine-tuning: the start of the tiny model
     num_demos: int = preset(128, tiny=130, smoke=24)
@@ -432,29 +439,61 @@ def is_chat(processor, prompt_format):
     return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
 
 
-def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's llm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
-    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
+def agent_prompt(
+    processor, instruction, steps, obs, prompt_format="auto", history_images=2, response_format="additive"
+):
+    """The agent's llm.Prompt: the task, what was done before, and the screenshot now. In a chat the last rounds
+    (`shown_steps`) are turns with their screenshots, bytes, in `step.screenshot`; what was before them is a line a
+    step."""
     if not is_chat(processor, prompt_format):
         last = f" after {steps[-1].action}" if steps else ""
         return llm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
-    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
-    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
-    turns = [{"role": "system", "content": [{"type": "text", "text": AGENT_SYSTEM_PROMPT}]}]
-    for number, step in enumerate(steps):
-        picture = [{"type": "image"}] if len(steps) - number < history_images else []
-        text = f"Task: {instruction}" if number == 0 else "The page now:"
-        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
+    shown, pictures = shown_steps(steps, history_images), [*(step.screenshot for step in steps), obs["screenshot"]]
+    told = AGENT_SYSTEM_PROMPT.replace("{response}", RESPONSE_FORMATS[response_format])
+    turns = [{"role": "system", "content": [{"type": "text", "text": told}]}]
+    text = f"Task: {instruction}" + past_actions(processor.tokenizer, steps[: len(steps) - len(shown)], pictures)
+    for step in shown:
+        turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
         turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
-    text = (f"Task: {instruction}" if not steps else "The page now:") + error
+        text = "The page now:"
+    text += f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return llm.encode(processor, text, images, turns)
+    return llm.encode(processor, text, pictures[-len(shown) - 1 :], turns)
 
 
 def shown_steps(steps, history_images):
     """The earlier steps whose screenshots are in a chat's prompt."""
     return steps[max(0, len(steps) - history_images + 1) :]
+
+
+def past_actions(tokenizer, steps, pictures, tokens=2048):
+    """Steps as a line each, what was done and whether the picture changed: the newest that have room in so many
+    tokens."""
+    lines = []
+    for number in reversed(range(len(steps))):
+        changed = "changed" if pictures[number] != pictures[number + 1] else "did not change"
+        line = f"\n{number + 1}. {action_in_words(steps[number].action)}: the page {changed}"
+        tokens -= len(tokenizer.encode(line, add_special_tokens=False))
+        if tokens < 0:
+            break
+        lines.insert(0, line)
+    return "".join(["\nYour actions so far:", *lines]) if lines else ""
+
+
+def action_in_words(answer, longest=200):
+    """The sentence of an answer that says what it does, else its tool call, else all of it."""
+    answer = without_thoughts(answer)
+    found = re.search(r"^Action:(.+)", answer, re.MULTILINE) or re.search(r"<tool_call>(.+?)</", answer, re.DOTALL)
+    return " ".join((found[1] if found else answer).split())[:longest].strip()
+
+
+class PromptOverflow(Exception):
+    """A prompt leaves no room for an answer: the episode ends after the `steps` before it."""
+
+    def __init__(self, steps):
+        super().__init__(f"no room after {len(steps)} steps")
+        self.steps = steps
 
 
 def memory_keys(answer):
@@ -473,14 +512,22 @@ def _keys(value):
     return sum(map(_keys, value)) if isinstance(value, list) else 0
 
 
+MEMORY = "Memory: a JSON object with what you need to remember. "
+PROGRESS = """\
+Progress: a JSON object that maps each part of the task to "finished" or "not finished".
+Intention: the part that you work on now.
+"""
+RESPONSE_FORMATS = {
+    "vanilla": "",
+    "progress": PROGRESS,
+    "additive": f"{MEMORY}Copy the one of your last answer and only add keys to it.\n{PROGRESS}",
+    "compressive": f"{MEMORY}Write it anew in every answer, with only what is still needed.\n{PROGRESS}",
+}
 AGENT_SYSTEM_PROMPT = """\
 You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
 you answer in exactly this form:
 
-Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
-Progress: a JSON object that maps each part of the task to "finished" or "not finished".
-Intention: the part that you work on now.
-Action: one sentence that says what you do.
+{response}Action: one sentence that says what you do.
 <tool_call>{"name": ..., "arguments": {...}}</tool_call>
 
 Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
@@ -555,6 +602,7 @@ class PolicyServer:
             torch.set_num_threads(args.cpu_threads)
         self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
         self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
+        self.max_tokens = args.max_tokens
         keeps = args.staleness + 1 if args.schedule else 0
         self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
         self.keeps, self.earlier = keeps, {}  # --schedule: the last versions' weights
@@ -600,6 +648,9 @@ class PolicyServer:
         sample = partial(llm.generate, self.model, self.processor, prompts, seeds)
         done = await asyncio.to_thread(sample, temperature, self.max_new_tokens, self.version)
         self.busy += time.monotonic() - begun
+        for prompt, completion in zip(prompts, done, strict=True):
+            room = self.max_tokens - len(prompt)
+            del completion.ids[room:], completion.logprobs[room:]
         self.tokens += sum(len(completion.ids) for completion in done)
         return done
 
@@ -663,7 +714,7 @@ class RolloutWorker:
             return await play(env, task, policy, prompt, self._decode, seed, attempt, picture_name, read)
 
         waited = 0.0
-        return *await self._play(task, episode), waited
+        return *await self._play(task, seed, episode), waited
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
@@ -679,14 +730,18 @@ class RolloutWorker:
                 await album.show(album.pictures[step.screenshot])
             return played
 
-        return *await self._play(task, episode), 0.0
+        return *await self._play(task, 0, episode), 0.0
 
-    async def _play(self, task, episode):
+    async def _play(self, task, seed, episode):
         env, log, albums = await self._slot(), FaultLog(window=10**9), []
 
         async def play_once(env, task, attempt, index):
             albums.append(Album(self.store, self.name))
-            return await episode(env, task, attempt, albums[-1])
+            try:
+                return await episode(env, task, attempt, albums[-1])
+            except PromptOverflow as over:
+                verdict = 0.0 if envs.has_check(env, task) else None
+                return Trajectory(task, seed, attempt, over.steps, ending="overflow", verdict=verdict)
 
         try:
             trajectory = await play_until_sound(env, task, 0, play_once, log)
@@ -699,8 +754,14 @@ class RolloutWorker:
     def _prompt(self, album, instruction, steps, obs):
         """`agent_prompt`, for steps that have only the names of their screenshots."""
         album.pictures[picture_name(obs["screenshot"])] = obs["screenshot"]
-        steps = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps]
-        return agent_prompt(self.processor, instruction, steps, obs, self.args.prompt_format, self.args.history_images)
+        seen, args = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps], self.args
+        formats = args.prompt_format, args.history_images, args.response_format
+        prompt = agent_prompt(self.processor, instruction, seen, obs, *formats)
+        if len(prompt) < args.max_tokens:
+            return prompt
+        if steps:
+            raise PromptOverflow(steps)
+        raise UsageError(f"--max-tokens {args.max_tokens}: the first prompt alone has {len(prompt)} tokens")
 
     async def _delay(self):
         """What a slow site costs (--page-delay)."""
@@ -777,7 +838,8 @@ class System:
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
         if args.engine:
             server = partial(ray.remote(EngineServer).options, **options)
-            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens, store=STORE)
+            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens)
+            start |= dict(max_tokens=args.max_tokens, store=STORE)
         else:
             server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
         self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
@@ -1155,12 +1217,13 @@ def staleness(groups, version):
 
 def lengths(trajectories):
     """How long episodes and answers are. Metrics: steps of successes and of failures; tokens a step; keys of answers'
-    memories, where they have one."""
+    memories, where they have one; the share of episodes that had no room for another answer."""
     steps = [step for t in trajectories for step in t.steps]
     won, lost = ([len(t.steps) for t in trajectories if bool(t.reward) == success] for success in (True, False))
     keys = [count for step in steps if (count := memory_keys(step.action)) is not None]
     found = {"success_length": won, "failure_length": lost, "memory_keys": keys}
     found["tokens_per_step"] = [len(step.action_ids) for step in steps]
+    found["overflowed"] = [t.ending == "overflow" for t in trajectories]
     return {f"rollout/{name}": sum(values) / len(values) for name, values in found.items() if values}
 
 
@@ -1280,8 +1343,8 @@ def train(args, env, run, learner, system):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens history_images sft_epochs sft_batch_size
-    group_size batch_trajectories iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
+    at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens max_tokens history_images sft_epochs
+    sft_batch_size group_size batch_trajectories iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
     check_ranges(args, at_least_1, above_0="k")
     if args.loss not in LOSSES:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")

@@ -1,11 +1,13 @@
 """grpo_async.py's equations and its pool of rollouts, against slow and independent computations."""
 
+import asyncio
 import copy
 import io
 import json
 import math
 import os
 import random
+import re
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -480,7 +482,7 @@ def test_the_keys_of_a_memory_are_counted():
 def test_lengths_of_successes_failures_answers_and_memories():
     def played(reward, *answers):
         steps = [Step([1], [2] * len(answer), [], 0, "", answer) for answer in answers]
-        return SimpleNamespace(reward=reward, steps=steps)
+        return SimpleNamespace(reward=reward, steps=steps, ending="exit")
 
     some = [played(1.0, "ab", 'Memory: {"a": 1}'), played(0.0, "a"), played(0.0, "a", "b", "c")]
     assert grpo_async.lengths(some) == {
@@ -488,6 +490,7 @@ def test_lengths_of_successes_failures_answers_and_memories():
         "rollout/failure_length": 2.0,
         "rollout/memory_keys": 1.0,
         "rollout/tokens_per_step": (2 + 16 + 4) / 6,
+        "rollout/overflowed": 0.0,
     }
     assert "rollout/success_length" not in grpo_async.lengths(some[1:])
 
@@ -495,7 +498,9 @@ def test_lengths_of_successes_failures_answers_and_memories():
 def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(monkeypatch):
     shown = []
     template = SimpleNamespace(
-        chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
+        chat_template="there is one",
+        apply_chat_template=lambda turns, **_: shown.append(turns) or "text",
+        encode=lambda text, **_: text.split(),
     )
     monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
@@ -510,12 +515,90 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
             assert sum(part["type"] == "image" for turn in shown[-1] for part in turn["content"]) == len(prompt)
     assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
     turns = shown[-1]
-    assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
+    assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 2, "user"]
     pictures = [sum(part["type"] == "image" for part in turn["content"]) for turn in turns if turn["role"] == "user"]
-    assert pictures == [0, 1, 1, 1]
-    assert "buy it" in turns[1]["content"][0]["text"] and "covered" in turns[-1]["content"][0]["text"]
+    assert pictures == [1, 1, 1]
+    first = "Task: buy it\nYour actions so far:\n1. said 0: the page changed"
+    assert turns[1]["content"][0]["text"] == first and "covered" in turns[-1]["content"][0]["text"]
     said = [turn["content"][0]["text"] for turn in turns if turn["role"] == "assistant"]
-    assert said == ["said 0", "said 1", "said 2"]
+    assert said == ["said 1", "said 2"]
+    # the released history_window of 1: one round besides the picture of now
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat") == ["picture 2", b"now"]
+
+
+def test_older_steps_are_a_line_each_and_the_newest_have_room():
+    answers = ['Memory: {}\nAction: Click "ok".\n<tool_call>{"name": "click"}</tool_call>']
+    answers += ['<think>Action: no</think><tool_call>{"name": "wait"}</tool_call>', "what else", "x " * 999]
+    steps = [Step([], [], [], 0, "", answer) for answer in answers]
+    tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
+    lines = grpo_async.past_actions(tokenizer, steps, ["a", "b", "b", "c", "c"]).split("\n")[1:]
+    assert lines[:4] == [
+        "Your actions so far:",
+        '1. Click "ok".: the page changed',
+        '2. {"name": "wait"}: the page did not change',
+        "3. what else: the page changed",
+    ]
+    assert lines[4].endswith("x: the page did not change") and len(lines[4]) < 300
+    assert grpo_async.past_actions(tokenizer, steps[:3], "abbc", tokens=14).split("\n")[2:] == lines[2:4]
+    assert grpo_async.past_actions(tokenizer, [], ["a"]) == grpo_async.past_actions(tokenizer, steps, "abcde", 1) == ""
+
+
+@pytest.mark.parametrize(
+    "form, parts",
+    [
+        ("vanilla", ["Action"]),
+        ("progress", ["Progress", "Intention", "Action"]),
+        ("additive", ["Memory", "Progress", "Intention", "Action"]),
+        ("compressive", ["Memory", "Progress", "Intention", "Action"]),
+    ],
+)
+def test_answers_have_the_parts_of_their_format(monkeypatch, form, parts):
+    monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: text)
+    tokenizer = SimpleNamespace(
+        chat_template="yes", apply_chat_template=lambda turns, **_: turns[0]["content"][0]["text"]
+    )
+    asked = grpo_async.agent_prompt(
+        SimpleNamespace(tokenizer=tokenizer), "", [], {"screenshot": b"", "error": ""}, response_format=form
+    )
+    said = re.findall(r"^(\w+): ", asked.partition("this form:")[2].partition("<tool_call>")[0], re.MULTILINE)
+    assert said == parts and ("only add keys" in asked) == (form == "additive")
+
+
+def test_a_prompt_without_room_ends_the_episode_as_a_failure_and_is_no_fault(seeing):
+    """The first prompt has 16 tokens more than its picture's; with what was done before it has too many."""
+    ended, pictures = [], list(seeing[2].values())
+    worker = object.__new__(grpo_async.RolloutWorker)
+
+    async def remote(*given):
+        ended.append(given)
+
+    worker.store, worker.name, worker.processor = SimpleNamespace(ended=SimpleNamespace(remote=remote)), 1, seeing[1]
+    worker.free = asyncio.Queue()
+    worker.free.put_nowait(SimpleNamespace())
+    task = replace(TASK, config={})
+
+    async def episode(env, task, attempt, album):
+        steps = []
+        while len(steps) < 5:
+            obs = {"screenshot": pictures[0], "error": ""}
+            prompt = worker._prompt(album, task.instruction, steps, obs)
+            album.shown.append(f"picture {len(steps)}")
+            name = grpo_async.picture_name(pictures[0])
+            steps.append(Step(list(prompt), [], [], 0, "", "click x1 y1", screenshot=name))
+        return Trajectory(task, 0, 0, steps)
+
+    def played(max_tokens):
+        worker.args = replace(grpo_async.Args(), prompt_format="plain", max_tokens=max_tokens)
+        return asyncio.run(worker._play(task, 3, episode))
+
+    whole, _ = played(10_000)
+    first = len(whole.steps[0].prompt_ids)
+    cut, log = played(first + 1)
+    assert (len(cut.steps), cut.ending, cut.verdict, cut.seed) == (1, "overflow", 0.0, 3) and log.faults == 0
+    assert ended[-1] == (1, ["picture 0"], [])
+    assert grpo_async.lengths([cut, whole])["rollout/overflowed"] == 0.5
+    with pytest.raises(UsageError, match=f"--max-tokens {first}: the first prompt alone has {first}"):
+        played(first)
 
 
 # --- the update ------------------------------------------------------------------------------------------------------
@@ -718,8 +801,8 @@ def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_pa
     how = dict(weight=lambda t: 1.0, token=lambda n, *_: -n, trained=lambda t, _: t.reward > 0)
     expected = slow_gradient(seeing, groups, **how, divide_by="trained", steps_of=without_standstill)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    assert torch.allclose(gradient, expected, atol=1e-6, rtol=1e-3)
-    assert learner.updates == 2 and metrics["losses/surprise"] > 0
+    torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=1e-3)
+    assert learner.updates == 4 and metrics["losses/surprise"] > 0
 
 
 @pytest.mark.parametrize("flags", [{}, {"loss_mean": "tokens"}], ids=["group", "tokens"])

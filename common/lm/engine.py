@@ -117,14 +117,15 @@ class EngineServer:
     """A Ray actor with the methods of grpo_async.py's PolicyServer. The generation server at `url` gives the answers:
     it makes the batches, and loads each version's adapter. Screenshots come from the actor of the name `store`."""
 
-    def __init__(self, url, model_id, max_new_tokens, store):
+    def __init__(self, url, model_id, max_new_tokens, max_tokens, store):
         import ray
 
         processor = llm.load_processor(llm.find_model(model_id))
         self.image_token = llm.image_token(processor)
         stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
         self.engine = Engine(url, sorted(stops))
-        self.store, self.max_new_tokens, self.version = ray.get_actor(store), max_new_tokens, -1
+        self.store, self.version = ray.get_actor(store), -1
+        self.max_new_tokens, self.max_tokens = max_new_tokens, max_tokens  # of an answer; with its prompt
         self.tokens, self.busy, self.asked = 0, 0.0, 0
         self.given, self.lock = asyncio.Event(), asyncio.Lock()  # whether it has weights; held as they come
 
@@ -142,7 +143,8 @@ class EngineServer:
             raise EnvFault("a screenshot is lost")
         self.asked += 1
         try:
-            settings = seed, temperature, self.max_new_tokens, self.version
+            longest = min(self.max_new_tokens, self.max_tokens - len(prompt))
+            settings = seed, temperature, longest, self.version
             done, ids = await self.engine.complete_chat(turns, pictures, *settings)
         finally:
             self.asked -= 1
