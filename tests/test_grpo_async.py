@@ -28,6 +28,7 @@ from envs import Task
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
 from tests.nets import net_of
 from tools import pretrain_vl
+from variants import grpo_async as baselines
 
 FINITE = st.floats(-3, 3)
 TASK = Task("t", "gallery", "buy a large red ring", 10, "train", 0)
@@ -769,7 +770,7 @@ def test_a_batch_of_raft_is_full_of_successes():
 def test_webgyms_replay_draws_newer_steps_more_often_and_none_twice():
     rng, times = random.Random(0), [0] * 5
     for _ in range(4000):
-        drawn = grpo_async.draw_recent(list(range(5)), rng)
+        drawn = baselines.draw_recent(list(range(5)), rng)
         assert drawn == sorted(set(drawn)) and len(drawn) == 2
         for step in drawn:
             times[step] += 1
@@ -777,7 +778,7 @@ def test_webgyms_replay_draws_newer_steps_more_often_and_none_twice():
     for i, first in enumerate(weights):  # drawn at once, or second after any other
         share = first + sum(other * first / (1 - other) for j, other in enumerate(weights) if j != i)
         assert times[i] / 4000 == pytest.approx(share, abs=0.03)
-    assert grpo_async.draw_recent([], rng) == []
+    assert baselines.draw_recent([], rng) == []
 
 
 def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_path):
@@ -797,7 +798,7 @@ def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_pa
     del learner.actor.descend
     won = [t for t in played if t.reward]
     steps = [step for t in won for step in grpo_async.changing_steps(t)]
-    metrics = grpo_async.imitate(learner, steps, pictures, args)
+    metrics = baselines.imitate(learner, steps, pictures, args)
     how = dict(weight=lambda t: 1.0, token=lambda n, *_: -n, trained=lambda t, _: t.reward > 0)
     expected = slow_gradient(seeing, groups, **how, divide_by="trained", steps_of=without_standstill)
     gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
