@@ -170,6 +170,9 @@ class Args(RunArgs):
     """tasks of the test split played at the start and at the end"""
     test_before: bool = True
     """play them at the start, too"""
+    eval_servers: int = preset(1, tiny=0)
+    """policy servers for evaluations alone, which keep their version while training goes on; 0: training waits for an
+    evaluation, as it does with --sync, --schedule and --engine"""
     eval_temperature: float = 0.0
     """sampling temperature of evaluations; 0: greedy"""
     save_every: int = 10
@@ -665,7 +668,9 @@ class RolloutWorker:
 
         transformers.logging.set_verbosity_error()
         self.args, self.name, self.store = args, name, ray.get_actor(STORE)
-        self.server = ray.get_actor(SERVER.format(number % args.num_servers))
+        self.server = self.eval_server = ray.get_actor(SERVER.format(number % args.num_servers))
+        if args.eval_servers:
+            self.eval_server = ray.get_actor(SERVER.format(args.num_servers + number % args.eval_servers))
         self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
         self.root, self.free = make_env(args), None
@@ -677,10 +682,12 @@ class RolloutWorker:
                 self.free.put_nowait(env)
         return await self.free.get()
 
-    async def play(self, task, seed, temperature, versions=None):
+    async def play(self, task, seed, temperature, versions=None, evaluates=False):
         """(Trajectory or None where the task was dropped, the faults on the way, seconds that it waited for the
         policy). Its steps' screenshots are in the store, one use of each. With `versions` each step is sampled by the
         weights of that version."""
+
+        server = self.eval_server if evaluates else self.server
 
         async def episode(env, task, attempt, album):
             number = 0
@@ -691,7 +698,7 @@ class RolloutWorker:
                 await self._delay()
                 begun, version = time.monotonic(), versions and versions[min(number, len(versions) - 1)]
                 turns = {"turns": prompt.turns} if self.args.engine else {"version": version}
-                done = await self.server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
+                done = await server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
                 waited, number = waited + time.monotonic() - begun, number + 1
                 return done
 
@@ -828,12 +835,14 @@ class System:
             start |= dict(max_tokens=args.max_tokens, store=STORE)
         else:
             server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
-        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
-        self.steps, self.weights, self.version = 0, None, 0
+        count = args.num_servers + args.eval_servers  # the last ones are for evaluations
+        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(count)]
+        self.given = [None] * count  # what each of them is to have: (weights, version)
+        self.steps, self.version = 0, 0
         self.schedule = read_schedule(args) if args.schedule else None
         self.worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
         self.names, self.started = {}, 0  # a worker's place -> the name of who is there; workers so far
-        slots, supply = args.envs_per_worker, [self._supply(server) for server in self.servers]
+        slots, supply = args.envs_per_worker, [self._supply(number) for number in range(count)]
         self.players = Players(self._start, args.num_workers, slots, self._next, self._status, beside=supply)
         self.changed = self.players.changed
         self.players.start()
@@ -847,14 +856,14 @@ class System:
 
     # --- in the thread that plays
 
-    async def _supply(self, server):
-        """A policy server that was started anew gets the newest weights from here, whatever else was lost."""
+    async def _supply(self, number):
+        """A policy server that was started anew gets its weights from here, whatever else was lost."""
         while True:
-            await server.without_weights.remote()
-            given = await self.players.until(lambda: None if self.weights is None else (self.weights, self.version))
+            await self.servers[number].without_weights.remote()
+            given = await self.players.until(lambda: self.given[number])
             if given is None:  # the end
                 return
-            await server.set_weights.remote(*given)
+            await self.servers[number].set_weights.remote(*given)
 
     async def _status(self):
         """How things stand, in a line."""
@@ -938,11 +947,31 @@ class System:
             model.save_pretrained(weights)
         else:
             weights = self.ray.put(fsdp.trained(model))
-        self.ray.get([server.set_weights.remote(weights, version) for server in self.servers])
+        self._give(range(self.args.num_servers), weights, version)
         with self.changed:
-            self.weights = weights  # of a server that is started anew
             self.version = self.pool.version = version
         self.players.notify()
+
+    def _give(self, numbers, weights, version):
+        """Hand these servers weights, and wait until they have them."""
+        with self.changed:  # first: one that is started anew meanwhile must not get the last ones
+            for number in numbers:
+                self.given[number] = weights, version
+        self.players.notify()
+        self.ray.get([self.servers[number].set_weights.remote(weights, version) for number in numbers])
+
+    def begin_evaluation(self, tasks, beside=False):
+        """Begin episodes by the policy of now at seeds that are the same for every run, before rollouts or beside them:
+        a TaskList."""
+        self._give(range(self.args.num_servers, len(self.servers)), *self.given[0])
+        versions = [self.version] if self.args.schedule else None
+
+        def call(worker, index):
+            return worker.play.remote(
+                tasks[index], llm.seed_of(1234, index), self.args.eval_temperature, versions, True
+            )
+
+        return self.players.begin_each(call, len(tasks), beside)
 
     def pictures(self, names):
         """The files' bytes by name, those that the store has."""
@@ -969,7 +998,7 @@ class System:
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
             "perf/tokens_generated": sum(s["tokens"] for s in servers),
-            "perf/server_busy": sum(s["busy"] for s in servers) / len(servers),
+            "perf/server_busy": sum(s["busy"] for s in servers[: self.args.num_servers]) / self.args.num_servers,
             "perf/pictures": pictures,
             "perf/picture_bytes": size,
         }
@@ -1146,22 +1175,28 @@ def names_of(trajectories):
     return [name for t in trajectories for name in sorted({step.screenshot for step in t.steps if step.screenshot})]
 
 
-def evaluate(system, run, tasks, name, iteration, args):
-    """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
+def evaluate(system, run, tasks, name, iteration):
+    """Episodes by the policy of now: (trajectories, metrics)."""
+    return end_evaluation(system, run, system.begin_evaluation(tasks), name, iteration)
 
-    versions = [system.version] if args.schedule else None
 
-    def call(worker, index):
-        return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature, versions)
-
+def end_evaluation(system, run, begun, name, iteration):
+    """The same of an evaluation that was begun, once it is over."""
     with run.timer("evaluation"):
-        trajectories = [t for t in system.players.play_each(call, len(tasks)) if t is not None]
+        trajectories = [t for t in system.players.finish_each(begun) if t is not None]
         pictures = system.pictures(names_of(trajectories))
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
     system.drop(names_of(trajectories))
     keep(run, trajectories, pictures)
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def log_evaluation(system, run, begun, iteration, steps):
+    """Log an evaluation that ran beside training, under the iteration whose policy it is of."""
+    _, metrics = end_evaluation(system, run, begun, "eval", iteration)
+    run.log({**metrics, "charts/iteration": iteration}, steps)
+    run.report(f"evaluation of iteration {iteration}", metrics, "eval/success")
 
 
 def staleness(groups, version):
@@ -1214,7 +1249,7 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
     learner.iteration = 0
     system.publish(learner.actor.model, 0)
     if args.test_before and test_tasks:
-        before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
+        before, tested = evaluate(system, run, test_tasks, "test before", 0)
         metrics |= tested
         run.report("start", tested, "test_before/success")
     run.log({**metrics, "charts/iteration": 0}, system.steps)
@@ -1244,6 +1279,7 @@ def train(args, env, run, learner, system):
         recent = [t for t in run.trajectories if t.kind == "rollout" and t.phase > learner.iteration - REPLAYED]
     else:
         recent, before = [], start_actor(learner, system, run, train_tasks, test_tasks, args)
+    beside = ()  # the evaluation that runs beside training: its episodes, iteration, steps so far
     system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
@@ -1277,18 +1313,27 @@ def train(args, env, run, learner, system):
             keep(run, rollouts, pictures)
         system.drop(names)
         metrics |= system.players.metrics() | system.metrics()
-        if learner.iteration % args.eval_every == 0 and eval_tasks:
-            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
-            shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
-            run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
+        due = learner.iteration % args.eval_every == 0 and eval_tasks
+        if beside and (due or beside[0].over()):
+            log_evaluation(system, run, *beside)
+            beside = ()
+        if due and args.eval_servers:
+            beside = system.begin_evaluation(eval_tasks, True), learner.iteration, system.steps
+        elif due:
+            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration)[1]
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         run.log(metrics, system.steps)
+        if due:
+            shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
+            run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
         if learner.iteration % args.save_every == 0:
             save(learner, system, run)
     system.pool.open = False
+    if beside:
+        log_evaluation(system, run, *beside)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, system, run)
-    after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration, args)
+    after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration)
     run.log({**metrics, "charts/iteration": learner.iteration}, system.steps)
     if after:
         run.summary(before, after)
@@ -1306,6 +1351,8 @@ def main(args):
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
     if args.loss == "reinforce" and not args.sync:
         raise UsageError("--loss reinforce is synchronous, as WebGym is: add --sync")
+    if args.sync or args.schedule or args.engine:
+        args.eval_servers = 0
     if args.batch_trajectories % args.group_size:
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
@@ -1330,7 +1377,7 @@ def main(args):
     if args.train_horizon and args.train_horizon < min(horizons):
         raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
     if parallel.is_main():
-        start_ray(args.ray_address, args.num_workers + args.num_servers)
+        start_ray(args.ray_address, args.num_workers + args.num_servers + args.eval_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
             if run.resumed:

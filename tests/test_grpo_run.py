@@ -150,6 +150,18 @@ def test_all_parts_are_killed_in_any_order(tmp_path, trained):
     assert rows[-1]["perf/pictures"] < 8 * 11 * 4  # what lost workers played has left the store
 
 
+def test_evaluations_beside_training_are_of_the_version_that_they_name(tmp_path, trained, ray_address):
+    more = "--eval-servers 1 --eval-every 1 --eval-tasks 6 --iterations 4 --ray-address".split()
+    play_run(tmp_path, *trained, *more, ray_address)
+    run = run_of(tmp_path)
+    rows, trajectories = read_metrics(run), [t for t in TrajectoryStore(run / "trajectories.jsonl")]
+    assert [row["charts/iteration"] for row in rows if "eval/success" in row] == [1, 2, 3, 4]
+    assert not any("eval/success" in row for row in batches(run)) and len(batches(run)) == 4
+    played = [t for t in trajectories if t.kind == "eval"]
+    assert len(played) == 24 and all({step.version for step in t.steps} == {t.phase} for t in played)
+    glossary.check("grpo_async.md", rows)
+
+
 @pytest.mark.parametrize("flags", [["--loss", "raft"], ["--loss", "reinforce", "--sync"]], ids=["raft", "reinforce"])
 def test_the_baselines_run(tmp_path, trained, ray_address, flags):
     more = "--iterations", "2", "--save-every", "9", "--eval-tasks", "0", "--ray-address", ray_address
