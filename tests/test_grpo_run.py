@@ -154,7 +154,7 @@ def test_evaluations_beside_training_are_of_the_version_that_they_name(tmp_path,
     more = "--eval-servers 1 --eval-every 1 --eval-tasks 6 --iterations 4 --ray-address".split()
     play_run(tmp_path, *trained, *more, ray_address)
     run = run_of(tmp_path)
-    rows, trajectories = read_metrics(run), [t for t in TrajectoryStore(run / "trajectories.jsonl")]
+    rows, trajectories = read_metrics(run), list(TrajectoryStore(run / "trajectories.jsonl"))
     assert [row["charts/iteration"] for row in rows if "eval/success" in row] == [1, 2, 3, 4]
     assert not any("eval/success" in row for row in batches(run)) and len(batches(run)) == 4
     played = [t for t in trajectories if t.kind == "eval"]
