@@ -4,7 +4,7 @@ Rollouts never wait for the learner, nor the learner for them: when an episode e
 policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
 from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
 of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
-reference, the agent's prompt, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
+reference, the agent's prompt, and its baselines (coupled loss, RAFT++; WebGym's REINFORCE is in variants/).
 
 On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
 batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
@@ -13,7 +13,7 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py                                  # tiny model that sees, gallery, two CPU cores
     python grpo_async.py --sync                           # the same parts, one after the other
     python grpo_async.py --step-weight trajectory         # 1/|tau|: plain multi-step GRPO
-    python grpo_async.py --loss coupled                   # also raft, reinforce
+    python grpo_async.py --loss coupled                   # also raft, reinforce (with --sync)
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
@@ -222,15 +222,13 @@ def decoupled_loss(
 
 
 def step_weights(steps, mode, k=10):
-    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), 1 over
-    its own steps ("trajectory", plain multi-step GRPO), or 1 ("none")."""
+    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), or 1
+    over its own steps ("trajectory", plain multi-step GRPO)."""
     if mode == "constant":
         return torch.full_like(steps, 1 / k, dtype=torch.float32)
     if mode == "trajectory":
         return 1 / steps.float()
-    if mode == "none":
-        return torch.ones_like(steps, dtype=torch.float32)
-    raise ValueError(f"mode {mode!r} is none of constant, trajectory, none")
+    raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
 
 
 def successes(rewards):
@@ -256,7 +254,7 @@ LOSSES = {
     "decoupled": Loss(proximal=True),  # Eq. 1
     "coupled": Loss(),
     "raft": Loss(successes, proximal=True, step_weight="trajectory", wanted="successes", moving=True),  # RAFT++
-    "reinforce": Loss(successes, wanted="single", moving=True),  # WebGym's rule: `imitate`
+    "reinforce": Loss(successes, wanted="single"),  # WebGym's rule: `replay`
 }
 
 

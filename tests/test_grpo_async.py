@@ -121,8 +121,7 @@ def test_weights_of_steps():
     assert step_weights(steps, "constant").tolist() == pytest.approx([0.1] * 3)
     assert step_weights(steps, "constant", k=4).tolist() == pytest.approx([0.25] * 3)
     assert step_weights(steps, "trajectory").tolist() == pytest.approx([0.2, 0.1, 0.05])
-    assert step_weights(steps, "none").tolist() == [1.0] * 3
-    with pytest.raises(ValueError, match="none of constant"):
+    with pytest.raises(ValueError, match="neither constant"):
         step_weights(steps, "half")
 
 
