@@ -1,6 +1,7 @@
 """grpo_async.py's equations and its pool of rollouts, against slow and independent computations."""
 
 import asyncio
+import contextlib
 import copy
 import io
 import json
@@ -25,6 +26,11 @@ from common.errors import TooManyFaults, UsageError
 from common.lm import learn, llm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
+from envs.arena import Arena
+from envs.miniwob import MiniWoB
+from envs.site import Site
+from envs.webarena_sites import WebArena
+from envs.webgym import WebGym
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
 from tests.nets import net_of
 from tools import pretrain_vl
@@ -326,6 +332,7 @@ def test_where_a_site_changes_first_pages_are_not_compared():
     pool = Pool(str, 2, 2, 1, alike=False)
     complete(pool, trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that"))
     assert len(pool.take()) == 1 and not pool.counts
+    assert Site.live and WebGym.live and WebArena.live and not Arena.live and not MiniWoB.live
 
 
 def test_after_a_resume_all_that_was_begun_and_not_trained_on_is_played_again():
@@ -864,6 +871,23 @@ def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
     assert first["losses/clip_fraction"] == 0
     later = grpo_async.update_actor(learner, groups, pictures, 0, args)
     assert later["losses/clip_fraction"] > 0
+
+
+def test_a_version_counts_when_all_servers_have_it():
+    """What is begun in between may be sampled by either: it is admitted by the older one."""
+    pool, seen = Pool(str, 2, 2, 1), []
+
+    def set_weights(*given):
+        seen.append((given, system.given[0], pool.version))
+
+    server = SimpleNamespace(set_weights=SimpleNamespace(remote=set_weights))
+    system = SimpleNamespace(args=SimpleNamespace(engine="", num_servers=2), servers=[server] * 3, given=[None] * 3)
+    system.ray, system.pool = SimpleNamespace(put=lambda weights: "weights", get=list), pool
+    system.players, system.changed = SimpleNamespace(notify=lambda: None), contextlib.nullcontext()
+    system._give = partial(grpo_async.System._give, system)
+    grpo_async.System.publish(system, torch.nn.Linear(1, 1), 3)
+    assert seen == [(("weights", 3), ("weights", 3), 0)] * 2  # one that is started anew now gets these, too
+    assert pool.version == system.version == 3 and system.given[2] is None  # the evaluations'
 
 
 def test_what_nobody_can_score_is_no_failure():
