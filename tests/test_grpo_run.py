@@ -150,9 +150,8 @@ def test_all_parts_are_killed_in_any_order(tmp_path, trained):
     assert rows[-1]["perf/pictures"] < 8 * 11 * 4  # what lost workers played has left the store
 
 
-def test_evaluations_beside_training_are_of_the_version_that_they_name(tmp_path, trained, ray_address):
-    more = "--eval-servers 1 --eval-every 1 --eval-tasks 6 --iterations 4 --ray-address".split()
-    play_run(tmp_path, *trained, *more, ray_address)
+def test_evaluations_beside_training_are_of_the_version_that_they_name(tmp_path, trained):
+    play_run(tmp_path, *trained, *"--eval-servers 1 --eval-every 1 --eval-tasks 6 --iterations 4".split())
     run = run_of(tmp_path)
     rows, trajectories = read_metrics(run), list(TrajectoryStore(run / "trajectories.jsonl"))
     assert [row["charts/iteration"] for row in rows if "eval/success" in row] == [1, 2, 3, 4]
