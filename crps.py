@@ -226,14 +226,14 @@ def gae(rewards, values, gamma=1.0, lam=0.95):
 def policy_loss(logprobs, old_logprobs, advantages, clip_eps=0.2):
     """PPO's clipped objective of every token, to be minimised. logprobs, old_logprobs [N, L]; advantages [N], each for
     all tokens of its answer -> [N, L]."""
-    ratio = (logprobs - old_logprobs).exp()
+    ratio = (logprobs - old_logprobs).clamp(-20, 20).exp()  # finite: a masked token's infinity would be NaN
     advantages = advantages[:, None]
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
 
 
 def kl_k3(logprobs, ref_logprobs):
     """Estimate of KL(pi || pi_ref) from tokens of pi, never below 0 (k3: r - 1 - log r). [N, L], [N, L] -> [N, L]."""
-    log_ratio = ref_logprobs - logprobs
+    log_ratio = (ref_logprobs - logprobs).clamp(max=20)  # else its exp overflows
     return log_ratio.exp() - 1 - log_ratio
 
 

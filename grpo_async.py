@@ -4,7 +4,7 @@ Rollouts never wait for the learner, nor the learner for them: when an episode e
 policy's version. How far rollouts may run ahead is bounded (staleness), and the loss separates the policy that sampled
 from the one whose clip range counts (decoupled, Eq. 1), with a constant 1/k in the place of GRPO's 1/|tau|. Everything
 of the paper is in this file: the loss, the groups, admission, the everlasting pool of rollouts, screenshots by
-reference, the agent's prompt, and its baselines (coupled loss, RAFT++, synchronous REINFORCE).
+reference, the agent's prompt, and its baselines (coupled loss, RAFT++; WebGym's REINFORCE is in variants/).
 
 On Ray: rollout workers with a browser each, policy servers that batch their prompts and swap weights between two
 batches, a store for screenshots, and the learner in this process. On one machine by default, on a cluster with
@@ -13,7 +13,7 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py                                  # tiny model that sees, gallery, two CPU cores
     python grpo_async.py --sync                           # the same parts, one after the other
     python grpo_async.py --step-weight trajectory         # 1/|tau|: plain multi-step GRPO
-    python grpo_async.py --loss coupled                   # also raft, reinforce
+    python grpo_async.py --loss coupled                   # also raft, reinforce (with --sync)
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
@@ -47,9 +47,10 @@ from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_unt
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import TrajectoryStore, steps_of
+from common.replay import Trajectory, TrajectoryStore, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
+from variants.grpo_async import REPLAYED, changing_steps, replay
 
 
 @own_first
@@ -79,10 +80,10 @@ class Args(RunArgs):
     ray_address: str = ""
     """a Ray cluster's address, or auto; its nodes have this project and its packages at the same place. Empty: a Ray of
     our own on this machine"""
-    num_workers: int = preset(4, tiny=1)
+    num_workers: int = preset(12, tiny=1)
     """rollout workers, a browser each"""
-    envs_per_worker: int = preset(8, tiny=16, smoke=4)
-    """episodes that a worker plays at once"""
+    envs_per_worker: int = preset(32, tiny=16, smoke=4)
+    """episodes that a worker plays at once (released: 32, and 1,280 in all, of which eta admits 384)"""
     num_servers: int = 1
     """policy servers, which share the workers"""
     gpus_per_server: float = 0.0
@@ -106,8 +107,15 @@ class Args(RunArgs):
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's response format in the model's chat template; plain: for the tiny model; auto: chat where the
     tokenizer has a template"""
-    history_images: int = 1
-    """rounds, the newest included, that are shown with their screenshots; older ones are text (released: 1)"""
+    max_tokens: int = 16384
+    """longest prompt with its answer in tokens (released: 16384); a prompt without room for an answer ends the episode,
+    a failure"""
+    history_images: int = 2
+    """screenshots in a chat's prompt, that of now included; the steps before are a line each (released: 2, as
+    history_window 1)"""
+    response_format: Literal["vanilla", "progress", "additive", "compressive"] = "additive"
+    """what an answer in a chat has before its action: nothing; progress and intention; also a memory that is only added
+    to (the paper's); or one that is written anew"""
 
     # supervised fine-tuning: the start of the tiny model
     num_demos: int = preset(128, tiny=130, smoke=24)
@@ -120,16 +128,16 @@ class Args(RunArgs):
 
     # reinforcement learning
     loss: str = "decoupled"
-    """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, successes alone, 1/|tau|;
-    reinforce: WebGym's rule, cross-entropy on the steps of successes (with --sync)"""
+    """decoupled: Eq. 1; coupled: the clip range around the policy that sampled; raft: RAFT++, batches of successes,
+    1/|tau|; reinforce: WebGym's rule (with --sync), cross-entropy on steps of the successes of the last four batches"""
     group_size: int = preset(8, tiny=8, smoke=4)
-    """rollouts G of a task (released: 8)"""
+    """rollouts G of a task (released: 8); reinforce: no groups"""
     batch_trajectories: int = preset(128, tiny=128, smoke=16)
     """trajectories per batch (released: 128)"""
     iterations: int = preset(300, tiny=25, smoke=2)
     """batches (released: 300)"""
     update_epochs: int = 3
-    """passes over a batch (released: 3)"""
+    """passes over a batch (released: 3; reinforce: 2, whatever is here)"""
     minibatches: int = 2
     """updates of a pass (released: 2)"""
     learning_rate: float = preset(5e-6, tiny=4e-4)
@@ -143,14 +151,15 @@ class Args(RunArgs):
     step_weight: Literal["constant", "trajectory"] = "constant"
     """constant: 1/k; trajectory: 1/|tau|"""
     k: float = 10.0
-    """the constant (the easy tasks' horizon)"""
+    """the constant (the easy tasks' horizon). --learning-rate is for 10; the step is 10 / k times as long"""
     loss_mean: Literal["group", "tokens"] = "group"
     """group: summed over a group's steps and tokens and divided by G, as Eq. 1; tokens: the mean over all tokens, as
     the released code"""
     dynamic_sampling: bool = preset(True, tiny=True, smoke=False)
     """groups whose rewards are all equal are gathered anew"""
     max_grad_norm: float = 1.0
-    """clip of the norm of the actor's gradient (the fine-tuning's: 1)"""
+    """clip of the norm of the actor's gradient, of a mean over tokens (released: 1): with --loss-mean group times the
+    tokens of a trajectory (the fine-tuning's: 1)"""
 
     # evaluation
     eval_every: int = preset(10, tiny=10, smoke=2)
@@ -161,6 +170,9 @@ class Args(RunArgs):
     """tasks of the test split played at the start and at the end"""
     test_before: bool = True
     """play them at the start, too"""
+    eval_servers: int = preset(1, tiny=0)
+    """policy servers for evaluations alone, which keep their version while training goes on; 0: training waits for an
+    evaluation, as it does with --sync, --schedule and --engine"""
     eval_temperature: float = 0.0
     """sampling temperature of evaluations; 0: greedy"""
     save_every: int = 10
@@ -187,7 +199,8 @@ def decoupled_loss(
     Returns (loss [N, T], 0 where masked or capped; {"clipped", "dual_clipped", "capped"}: shares of the real tokens).
     """
     advantages = advantages[:, None]
-    ratio = (logprobs - prox_logprobs).exp()
+    # a ratio that overflows would make the gradient NaN, of a token that counts nothing, too: 0 times infinity
+    ratio = (logprobs - prox_logprobs).clamp(-20, 20).exp()
     plain, clipped = ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages
     loss = -torch.minimum(plain, clipped)
     dual = torch.zeros_like(mask)
@@ -195,7 +208,7 @@ def decoupled_loss(
         bound = -dual_clip * advantages
         dual = mask & (advantages < 0) & (loss > bound)
         loss = torch.where((advantages < 0) & (loss > bound), bound, loss)
-    behave = (prox_logprobs - behave_logprobs).detach().exp()
+    behave = (prox_logprobs - behave_logprobs).detach().clamp(-20, 20).exp()
     capped = mask & (behave > behave_cap) if behave_cap else torch.zeros_like(mask)
     counts = mask & ~capped
     loss = torch.where(counts, behave * loss, 0.0)
@@ -209,15 +222,13 @@ def decoupled_loss(
 
 
 def step_weights(steps, mode, k=10):
-    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), 1 over
-    its own steps ("trajectory", plain multi-step GRPO), or 1 ("none")."""
+    """The weight of each trajectory's steps by its length. steps [M] -> [M]: 1 / k ("constant", the paper's), or 1
+    over its own steps ("trajectory", plain multi-step GRPO)."""
     if mode == "constant":
         return torch.full_like(steps, 1 / k, dtype=torch.float32)
     if mode == "trajectory":
         return 1 / steps.float()
-    if mode == "none":
-        return torch.ones_like(steps, dtype=torch.float32)
-    raise ValueError(f"mode {mode!r} is none of constant, trajectory, none")
+    raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
 
 
 def successes(rewards):
@@ -228,21 +239,22 @@ def successes(rewards):
 @dataclass(frozen=True)
 class Loss:
     """What --loss names. advantages(rewards) of a group, [G] -> [G]. proximal: the clip range is around the policy
-    before the updates, else around the one that sampled; clipped: Eq. 1's loss, else A times cross-entropy. step_weight
-    and mean, where they are given, hold in the flags' place."""
+    before the updates, else around the one that sampled. step_weight, where it is given, holds in the flag's place.
+    wanted: rollouts that a batch is of ("mixed" groups, those with --dynamic-sampling; single "successes"; "single"
+    ones). moving: steps without a change of the picture are left out."""
 
     advantages: Callable = group_advantages
     proximal: bool = False
-    clipped: bool = True
     step_weight: str = ""
-    mean: str = ""
+    wanted: str = "mixed"
+    moving: bool = False
 
 
 LOSSES = {
     "decoupled": Loss(proximal=True),  # Eq. 1
     "coupled": Loss(),
-    "raft": Loss(successes, proximal=True, step_weight="trajectory"),  # RAFT++
-    "reinforce": Loss(successes, clipped=False, step_weight="none", mean="tokens"),  # WebGym's rule
+    "raft": Loss(successes, proximal=True, step_weight="trajectory", wanted="successes", moving=True),  # RAFT++
+    "reinforce": Loss(successes, wanted="single"),  # WebGym's rule: `replay`
 }
 
 
@@ -269,6 +281,17 @@ class Group:
         return len({t.reward for t in self.done.values()}) > 1
 
 
+BATCHES_IN_VAIN = 10  # as many groups as these have, lost in a row for one reason, end the run
+WHY = {  # groups are in vain
+    "all_equal": "its rewards are all equal: these tasks are too hard for the policy, or too easy (--train-horizon)",
+    "unlike": "its members saw different first pages: the environment does not begin a task twice in the same way",
+    "failed": "it was no success: these tasks are too hard for the policy",
+    "faulty": "a member's task was dropped after faults, or nobody could score its end",
+    "stale": "it was older than --staleness when it was taken: episodes take longer than batches",
+    "no_pictures": "its screenshots were lost with the store",
+}
+
+
 class Pool:
     """Which rollouts may begin, and which groups the learner gets, by the rule of the released code (AReaL's staleness
     manager), by groups. Counted in trajectories:
@@ -278,19 +301,18 @@ class Pool:
     `accepted` are those of all groups that were ever taken or wait to be, `running` those of groups in the making. The
     bound is on what is begun; a straggler may still be older when its group is taken: then the group is dropped,
     counted, and another one is admitted in its place. What is taken is the oldest first, and never older than eta.
+
+    `wanted`: "mixed" groups, "successes" (groups of one), or whatever comes. `alike`: the environment begins a task in
+    the same way each time; a group that did not is dropped.
     """
 
-    def __init__(self, draw_task, group_size, batch_trajectories, eta, dynamic_sampling=True):
-        self.draw_task, self.group_size, self.batch_trajectories, self.eta = (
-            draw_task,
-            group_size,
-            batch_trajectories,
-            eta,
-        )
-        self.dynamic_sampling = dynamic_sampling
+    def __init__(self, draw_task, group_size, batch_trajectories, eta, wanted="mixed", alike=True):
+        self.draw_task, self.group_size, self.batch_trajectories = draw_task, group_size, batch_trajectories
+        self.eta, self.wanted, self.alike = eta, wanted, alike
         self.version = self.accepted = self.begun = 0
         self.making, self.ready = {}, []  # number -> Group; complete Groups, oldest first
-        self.counts, self.open = Counter(), True
+        self.again = []  # numbers of groups that were begun, but lost with the process that gathered them
+        self.counts, self.in_a_row, self.open = Counter(), Counter(), True
         self.discarded = []  # trajectories that nobody will train on
 
     @property
@@ -309,9 +331,9 @@ class Pool:
         if group is None:
             if self.capacity() < self.group_size:
                 return None
-            group = Group(self.begun, self.draw_task(self.begun), list(range(self.group_size)))
-            self.making[group.number] = group
-            self.begun += 1
+            number = self.again.pop(0) if self.again else self.begun
+            group = self.making[number] = Group(number, self.draw_task(number), list(range(self.group_size)))
+            self.begun = max(self.begun, number + 1)
         return group, group.todo.pop(0)
 
     def put(self, number, member, trajectory):
@@ -327,13 +349,18 @@ class Pool:
         if len(group.done) < self.group_size:
             return
         del self.making[number]
-        if not group.begins_alike():
+        if self.alike and not group.begins_alike():
             self._discard(group, "unlike")
             return
-        if self.dynamic_sampling and not group.is_mixed():
+        if self.wanted == "mixed" and not group.is_mixed():
             self._discard(group, "all_equal")
             return
+        if self.wanted == "successes" and not all(t.reward > 0 for t in group.done.values()):
+            self._discard(group, "failed")
+            return
         self.accepted += self.group_size
+        for reason in ("all_equal", "unlike", "failed", "faulty"):
+            self.in_a_row[reason] = 0
         self.ready.append(group)
         self.ready.sort(key=lambda group: group.number)
 
@@ -344,8 +371,18 @@ class Pool:
             self.making[number].todo.insert(0, member)
 
     def _discard(self, group, reason):
+        """Count a group that is in vain. Raises TooManyFaults where that is all that happens."""
         self.counts[reason] += 1
+        self.in_a_row[reason] += 1
         self.discarded += group.done.values()
+        if self.in_a_row[reason] == BATCHES_IN_VAIN * self.batch_trajectories // self.group_size:
+            which = f"{self.in_a_row[reason]} groups in a row were in vain (pool/{reason}), the last one of"
+            raise TooManyFaults(f"{which} {getattr(group.task, 'task_id', group.task)}: {WHY[reason]}")
+
+    def in_vain(self):
+        """What is to be said of the groups that were lost since the last one of use."""
+        many = [reason for reason, count in self.in_a_row.items() if count * self.group_size > self.batch_trajectories]
+        return "".join(f"; {self.in_a_row[reason]} groups in a row in vain, {reason}" for reason in many)
 
     def take(self):
         """The groups of a batch, oldest first, or None while there are too few. What is too old is dropped."""
@@ -358,6 +395,7 @@ class Pool:
         if len(self.ready) < wanted:
             return None
         batch, self.ready = self.ready[:wanted], self.ready[wanted:]
+        self.in_a_row.clear()
         return batch
 
     def give_back(self, groups, lost):
@@ -372,14 +410,15 @@ class Pool:
         return sum(self.version - g.oldest() for g in self.ready) / len(self.ready) if self.ready else 0.0
 
     def state(self):
-        """What a checkpoint holds: rollouts in the making and waiting are played again."""
-        return {"version": self.version, "begun": self.begun, "counts": dict(self.counts)}
+        """What a checkpoint holds: groups in the making and those that wait are played again."""
+        again = sorted([*self.again, *self.making, *(group.number for group in self.ready)])
+        return {"version": self.version, "begun": self.begun, "again": again, "counts": dict(self.counts)}
 
     def set_state(self, state):
         """After a resume what was consumed counts as accepted, and nothing else: version * B."""
         self.version, self.begun, self.counts = state["version"], state["begun"], Counter(state["counts"])
         self.accepted = self.version * self.batch_trajectories
-        self.making, self.ready = {}, []
+        self.making, self.ready, self.again = {}, [], list(state.get("again", ()))
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
@@ -387,29 +426,61 @@ def is_chat(processor, prompt_format):
     return prompt_format == "chat" or (prompt_format == "auto" and bool(processor.tokenizer.chat_template))
 
 
-def agent_prompt(processor, instruction, steps, obs, prompt_format="auto", history_images=1):
-    """The agent's llm.Prompt: the task, what was answered before, and the screenshot now. In a chat the last
-    `history_images` rounds, this one included, have their screenshots (`shown_steps`): bytes, in `step.screenshot`."""
+def agent_prompt(
+    processor, instruction, steps, obs, prompt_format="auto", history_images=2, response_format="additive"
+):
+    """The agent's llm.Prompt: the task, what was done before, and the screenshot now. In a chat the last rounds
+    (`shown_steps`) are turns with their screenshots, bytes, in `step.screenshot`; what was before them is a line a
+    step."""
     if not is_chat(processor, prompt_format):
         last = f" after {steps[-1].action}" if steps else ""
         return llm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
-    images = [step.screenshot for step in shown_steps(steps, history_images)] + [obs["screenshot"]]
-    error = f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
-    turns = [{"role": "system", "content": [{"type": "text", "text": AGENT_SYSTEM_PROMPT}]}]
-    for number, step in enumerate(steps):
-        picture = [{"type": "image"}] if len(steps) - number < history_images else []
-        text = f"Task: {instruction}" if number == 0 else "The page now:"
-        turns.append({"role": "user", "content": [{"type": "text", "text": text}, *picture]})
+    shown, pictures = shown_steps(steps, history_images), [*(step.screenshot for step in steps), obs["screenshot"]]
+    told = AGENT_SYSTEM_PROMPT.replace("{response}", RESPONSE_FORMATS[response_format])
+    turns = [{"role": "system", "content": [{"type": "text", "text": told}]}]
+    text = f"Task: {instruction}" + past_actions(processor.tokenizer, steps[: len(steps) - len(shown)], pictures)
+    for step in shown:
+        turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
         turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
-    text = (f"Task: {instruction}" if not steps else "The page now:") + error
+        text = "The page now:"
+    text += f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    return llm.encode(processor, text, images, turns)
+    return llm.encode(processor, text, pictures[-len(shown) - 1 :], turns)
 
 
 def shown_steps(steps, history_images):
     """The earlier steps whose screenshots are in a chat's prompt."""
     return steps[max(0, len(steps) - history_images + 1) :]
+
+
+def past_actions(tokenizer, steps, pictures, tokens=2048):
+    """Steps as a line each, what was done and whether the picture changed: the newest that have room in so many
+    tokens."""
+    lines = []
+    for number in reversed(range(len(steps))):
+        changed = "changed" if pictures[number] != pictures[number + 1] else "did not change"
+        line = f"\n{number + 1}. {action_in_words(steps[number].action)}: the page {changed}"
+        tokens -= len(tokenizer.encode(line, add_special_tokens=False))
+        if tokens < 0:
+            break
+        lines.insert(0, line)
+    return "".join(["\nYour actions so far:", *lines]) if lines else ""
+
+
+def action_in_words(answer, longest=200):
+    """The sentence of an answer that says what it does, else its tool call, else all of it."""
+    answer = without_thoughts(answer)
+    found = re.search(r"^Action:(.+)", answer, re.MULTILINE) or re.search(r"<tool_call>(.+?)</", answer, re.DOTALL)
+    return " ".join((found[1] if found else answer).split())[:longest].strip()
+
+
+class PromptOverflow(Exception):
+    """A prompt leaves no room for an answer: the episode ends after the `steps` before it."""
+
+    def __init__(self, steps):
+        super().__init__(f"no room after {len(steps)} steps")
+        self.steps = steps
 
 
 def memory_keys(answer):
@@ -428,14 +499,22 @@ def _keys(value):
     return sum(map(_keys, value)) if isinstance(value, list) else 0
 
 
+MEMORY = "Memory: a JSON object with what you need to remember. "
+PROGRESS = """\
+Progress: a JSON object that maps each part of the task to "finished" or "not finished".
+Intention: the part that you work on now.
+"""
+RESPONSE_FORMATS = {
+    "vanilla": "",
+    "progress": PROGRESS,
+    "additive": f"{MEMORY}Copy the one of your last answer and only add keys to it.\n{PROGRESS}",
+    "compressive": f"{MEMORY}Write it anew in every answer, with only what is still needed.\n{PROGRESS}",
+}
 AGENT_SYSTEM_PROMPT = """\
 You operate a web browser by what you see. In every turn you get the task and a screenshot of the page, and
 you answer in exactly this form:
 
-Memory: a JSON object with what you need to remember. Copy the one of your last answer and only add keys to it.
-Progress: a JSON object that maps each part of the task to "finished" or "not finished".
-Intention: the part that you work on now.
-Action: one sentence that says what you do.
+{response}Action: one sentence that says what you do.
 <tool_call>{"name": ..., "arguments": {...}}</tool_call>
 
 Coordinates are [x, y], whole numbers from 0 (left, top) to 1000 (right, bottom). The tools:
@@ -456,23 +535,29 @@ SERVER = "policy server {}"
 
 class Store:
     """Screenshots by name: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the name.
-    And the newest weights, for a policy server that is started anew."""
+    `playing`: what is used by episodes that run, by their worker (None: that one was lost)."""
 
     def __init__(self):
-        self.pictures, self.uses, self.weights = {}, Counter(), None
+        self.pictures, self.uses, self.playing = {}, Counter(), {}
 
-    def put_weights(self, weights, version):
-        """`weights`: Ray's reference, in a list, so that it stays one, or an adapter's folder."""
-        self.weights = weights, version
-
-    def newest(self):
-        """What `put_weights` was given, or None."""
-        return self.weights
-
-    def put(self, name, data):
-        """One use more of a picture; equal pictures have equal names."""
+    def put(self, name, data, worker):
+        """One use more of a picture, by an episode of that worker; equal pictures have equal names."""
+        mine = self.playing.setdefault(worker, Counter())
+        if mine is None:  # a lost worker's last words
+            return
         self.pictures[name] = data
         self.uses[name] += 1
+        mine[name] += 1
+
+    def ended(self, worker, kept, dropped):
+        """An episode of a worker ended: `kept` is what the learner will drop, nobody asks for `dropped`."""
+        self.playing.get(worker, Counter()).subtract([*kept, *dropped])
+        self.drop(dropped)
+
+    def forget(self, worker):
+        """The worker was lost, and the episodes that it played."""
+        lost, self.playing[worker] = self.playing.get(worker, Counter()), None
+        self.drop(list(lost.elements()))
 
     def get(self, names):
         """The files' bytes, None for what is not there (a store that was lost is another one)."""
@@ -504,25 +589,21 @@ class PolicyServer:
             torch.set_num_threads(args.cpu_threads)
         self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
         self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
+        self.max_tokens = args.max_tokens
         keeps = args.staleness + 1 if args.schedule else 0
         self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
         self.keeps, self.earlier = keeps, {}  # --schedule: the last versions' weights
-        self.beginning = None
+        self.given = asyncio.Event()  # weights
 
-    async def _begin(self):
-        """This server may take the place of another that was lost: the newest weights, if there are any."""
-        newest = await self.store.newest.remote()
-        if newest is not None:
-            weights, version = await newest[0][0], newest[1]
-            if version > self.version:
-                await self.set_weights(weights, version)
+    async def without_weights(self):
+        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
+        if self.given.is_set():
+            await asyncio.Event().wait()  # until it is lost
 
     async def complete(self, prompt, images, seed, temperature, version=None):
         """The Completion of a prompt's token ids; `images` are names of the store's pictures. With a `version` by the
         weights of that one, in a batch of its own: what it is does not depend on when."""
-        if self.beginning is None:
-            self.beginning = asyncio.create_task(self._begin())
-        await self.beginning
+        await self.given.wait()
         if version is not None:
             return await self._complete_alone(llm.Prompt(prompt, images), seed, temperature, version)
         self.asked += 1
@@ -554,17 +635,22 @@ class PolicyServer:
         sample = partial(llm.generate, self.model, self.processor, prompts, seeds)
         done = await asyncio.to_thread(sample, temperature, self.max_new_tokens, self.version)
         self.busy += time.monotonic() - begun
+        for prompt, completion in zip(prompts, done, strict=True):
+            room = self.max_tokens - len(prompt)
+            del completion.ids[room:], completion.logprobs[room:]
         self.tokens += sum(len(completion.ids) for completion in done)
         return done
 
     async def set_weights(self, weights, version):
         """Swap the trained weights in place, between two batches."""
         async with self.batched.lock:
-            fsdp.fill(self.model, weights)
-            self.version = version
+            if version > self.version:  # else they come late
+                fsdp.fill(self.model, weights)
+                self.version = version
             if self.keeps:
                 self.earlier[version] = weights
                 self.earlier = {old: kept for old, kept in self.earlier.items() if old > version - self.keeps}
+        self.given.set()
 
     def statistics(self):
         """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
@@ -572,15 +658,17 @@ class PolicyServer:
 
 
 class RolloutWorker:
-    """Episodes in one browser, `envs_per_worker` at once."""
+    """Episodes in one browser, `envs_per_worker` at once. `name`: its own, not that of its place."""
 
-    def __init__(self, args, number):
+    def __init__(self, args, number, name):
         import ray
         import transformers
 
         transformers.logging.set_verbosity_error()
-        self.args, self.store = args, ray.get_actor(STORE)
-        self.server = ray.get_actor(SERVER.format(number % args.num_servers))
+        self.args, self.name, self.store = args, name, ray.get_actor(STORE)
+        self.server = self.eval_server = ray.get_actor(SERVER.format(number % args.num_servers))
+        if args.eval_servers:
+            self.eval_server = ray.get_actor(SERVER.format(args.num_servers + number % args.eval_servers))
         self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
         self.root, self.free = make_env(args), None
@@ -592,30 +680,33 @@ class RolloutWorker:
                 self.free.put_nowait(env)
         return await self.free.get()
 
-    async def play(self, task, seed, temperature, versions=None):
+    async def play(self, task, seed, temperature, versions=None, evaluates=False, as_attempt=None):
         """(Trajectory or None where the task was dropped, the faults on the way, seconds that it waited for the
         policy). Its steps' screenshots are in the store, one use of each. With `versions` each step is sampled by the
-        weights of that version."""
+        weights of that version, with `as_attempt` as at that attempt of a run before, faults of now aside."""
+
+        server = self.eval_server if evaluates else self.server
 
         async def episode(env, task, attempt, album):
             number = 0
 
             async def policy(prompt, own_seed):
                 nonlocal waited, number
-                names = [await album.show(self.store, picture) for picture in prompt.images]
+                names = [await album.show(picture) for picture in prompt.images]
                 await self._delay()
                 begun, version = time.monotonic(), versions and versions[min(number, len(versions) - 1)]
                 turns = {"turns": prompt.turns} if self.args.engine else {"version": version}
-                done = await self.server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
+                done = await server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
                 waited, number = waited + time.monotonic() - begun, number + 1
                 return done
 
             read = partial(read_action, size=self.args.viewport)
             prompt = partial(self._prompt, album)
+            attempt = attempt if as_attempt is None else as_attempt
             return await play(env, task, policy, prompt, self._decode, seed, attempt, picture_name, read)
 
         waited = 0.0
-        return *await self._play(task, episode), waited
+        return *await self._play(task, seed, episode), waited
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
@@ -628,32 +719,41 @@ class RolloutWorker:
             asked, read = partial(self._prompt, album), partial(read_action, size=size)
             played = await demonstrate(env, task, asked, self._encode, write, picture_name, read)
             for step in played.steps:
-                await album.show(self.store, album.pictures[step.screenshot])
+                await album.show(album.pictures[step.screenshot])
             return played
 
-        return *await self._play(task, episode), 0.0
+        return *await self._play(task, 0, episode), 0.0
 
-    async def _play(self, task, episode):
-        env, log = await self._slot(), FaultLog(window=10**9)
+    async def _play(self, task, seed, episode):
+        env, log, albums = await self._slot(), FaultLog(window=10**9), []
 
         async def play_once(env, task, attempt, index):
-            album = Album()
+            albums.append(Album(self.store, self.name))
             try:
-                return await episode(env, task, attempt, album)
-            except BaseException:  # of an episode that ended in a fault nobody asks for them
-                self.store.drop.remote(list(album.shown))
-                raise
+                return await episode(env, task, attempt, albums[-1])
+            except PromptOverflow as over:
+                verdict = 0.0 if envs.has_check(env, task) else None
+                return Trajectory(task, seed, attempt, over.steps, ending="overflow", verdict=verdict)
 
         try:
-            return await play_until_sound(env, task, 0, play_once, log), log
+            trajectory = await play_until_sound(env, task, 0, play_once, log)
         finally:
             self.free.put_nowait(env)
+        kept = albums.pop().shown if trajectory is not None else []
+        await self.store.ended.remote(self.name, kept, [name for album in albums for name in album.shown])
+        return trajectory, log
 
     def _prompt(self, album, instruction, steps, obs):
         """`agent_prompt`, for steps that have only the names of their screenshots."""
         album.pictures[picture_name(obs["screenshot"])] = obs["screenshot"]
-        steps = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps]
-        return agent_prompt(self.processor, instruction, steps, obs, self.args.prompt_format, self.args.history_images)
+        seen, args = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps], self.args
+        formats = args.prompt_format, args.history_images, args.response_format
+        prompt = agent_prompt(self.processor, instruction, seen, obs, *formats)
+        if len(prompt) < args.max_tokens:
+            return prompt
+        if steps:
+            raise PromptOverflow(steps)
+        raise UsageError(f"--max-tokens {args.max_tokens}: the first prompt alone has {len(prompt)} tokens")
 
     async def _delay(self):
         """What a slow site costs (--page-delay)."""
@@ -673,16 +773,16 @@ class RolloutWorker:
 
 
 class Album:
-    """An episode's screenshots by name, and which of them the store has."""
+    """An episode's screenshots by name, and which of them the store has; the episode is one of this worker's."""
 
-    def __init__(self):
-        self.pictures, self.shown = {}, []
+    def __init__(self, store, worker):
+        self.store, self.worker, self.pictures, self.shown = store, worker, {}, []
 
-    async def show(self, store, picture):
+    async def show(self, picture):
         """The picture's name, once the store has it."""
         name = picture_name(picture)
         if name not in self.shown:
-            await store.put.remote(name, picture)
+            await self.store.put.remote(name, picture, self.worker)
             self.shown.append(name)
         return name
 
@@ -696,13 +796,13 @@ def make_env(args):
 
 
 def read_schedule(args):
-    """{iteration: {place: versions of its steps}} of the rollouts that the run --schedule was trained on; a place is
-    the group's number times G plus the member. Raises UsageError where that run does not fit."""
+    """{iteration: {place: (attempt, versions of its steps)}} of the rollouts that the run --schedule was trained on; a
+    place is the group's number times G plus the member. Raises UsageError where that run does not fit."""
     schedule = {}
     for trajectory in TrajectoryStore(Path(args.schedule) / "trajectories.jsonl"):
         if trajectory.kind == "rollout":
             versions = [step.version for step in trajectory.steps]
-            schedule.setdefault(trajectory.phase, {})[trajectory.place] = versions
+            schedule.setdefault(trajectory.phase, {})[trajectory.place] = trajectory.attempt, versions
     said = f"--schedule {args.schedule}: "
     if not schedule:
         raise UsageError(f"{said}no run with rollouts is there")
@@ -710,7 +810,7 @@ def read_schedule(args):
         raise UsageError(f"{said}it has {max(schedule)} batches, not {args.iterations}: --iterations {max(schedule)}")
     if any(len(places) != args.batch_trajectories for places in schedule.values()):
         raise UsageError(f"{said}its batches have {len(schedule[max(schedule)])} trajectories: --batch-trajectories")
-    if max(i - 1 - v for i, places in schedule.items() for row in places.values() for v in row) > args.staleness:
+    if max(i - 1 - v for i, places in schedule.items() for _, row in places.values() for v in row) > args.staleness:
         raise UsageError(f"{said}it has older steps than --staleness {args.staleness} allows")
     return schedule
 
@@ -730,19 +830,39 @@ class System:
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
         if args.engine:
             server = partial(ray.remote(EngineServer).options, **options)
-            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens, store=STORE)
+            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens)
+            start |= dict(max_tokens=args.max_tokens, store=STORE)
         else:
             server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
-        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(args.num_servers)]
-        self.steps, self.weights, self.version = 0, None, 0
+        count = args.num_servers + args.eval_servers  # the last ones are for evaluations
+        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(count)]
+        self.given = [None] * count  # what each of them is to have: (weights, version)
+        self.steps, self.version = 0, 0
         self.schedule = read_schedule(args) if args.schedule else None
-        worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
-        begin = partial(worker.remote, args)
-        self.players = Players(begin, args.num_workers, args.envs_per_worker, self._next, self._status)
+        self.worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
+        self.names, self.started = {}, 0  # a worker's place -> the name of who is there; workers so far
+        slots, supply = args.envs_per_worker, [self._supply(number) for number in range(count)]
+        self.players = Players(self._start, args.num_workers, slots, self._next, self._status, beside=supply)
         self.changed = self.players.changed
         self.players.start()
 
+    def _start(self, place):
+        """A worker, in the place of one that was lost if there was one."""
+        if place in self.names:
+            self.store.forget.remote(self.names[place])
+        self.names[place] = self.started = self.started + 1
+        return self.worker.remote(self.args, place, self.names[place])
+
     # --- in the thread that plays
+
+    async def _supply(self, number):
+        """A policy server that was started anew gets its weights from here, whatever else was lost."""
+        while True:
+            await self.servers[number].without_weights.remote()
+            given = await self.players.until(lambda: self.given[number])
+            if given is None:  # the end
+                return
+            await self.servers[number].set_weights.remote(*given)
 
     async def _status(self):
         """How things stand, in a line."""
@@ -752,11 +872,11 @@ class System:
             asked = 0
         playing, total = self.players.playing, self.args.iterations
         with self.changed:
-            ready, lag = len(self.pool.ready) * self.args.group_size, self.pool.lag()
+            ready, lag, vain = len(self.pool.ready) * self.pool.group_size, self.pool.lag(), self.pool.in_vain()
         return (
             f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
             f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_trajectories} are there, "
-            f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour"
+            f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour{vain}"
         )
 
     def _next(self, worker):
@@ -777,7 +897,7 @@ class System:
         row = None
         if trajectory is not None:
             trajectory.reward = float(trajectory.verdict)
-            trajectory.place = number * self.args.group_size + member
+            trajectory.place = number * self.pool.group_size + member
             self.steps += len(trajectory.steps)
             row = {"group": number, "member": member, "steps": len(trajectory.steps), "reward": trajectory.reward}
         self.pool.put(number, member, trajectory)
@@ -801,14 +921,14 @@ class System:
 
     def batch_again(self, iteration):
         """The groups of a batch of the run that --schedule names, each step by the version that sampled it there."""
-        places, groups, size = list(self.schedule[iteration].items()), {}, self.args.group_size
+        places, groups, size = list(self.schedule[iteration].items()), {}, self.pool.group_size
         for number in sorted({place // size for place, _ in places}):
             groups[number] = Group(number, self.pool.draw_task(number))
 
         def call(worker, index):
-            place, versions = places[index]
+            place, (attempt, versions) = places[index]
             seed = llm.seed_of(self.args.seed, *divmod(place, size))
-            return worker.play.remote(groups[place // size].task, seed, self.args.temperature, versions)
+            return worker.play.remote(groups[place // size].task, seed, self.args.temperature, versions, False, attempt)
 
         for (place, _), trajectory in zip(places, self.players.play_each(call, len(places)), strict=True):
             group = groups[place // size]
@@ -822,15 +942,35 @@ class System:
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""
         if self.args.engine:
-            self.weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
-            model.save_pretrained(self.weights)
+            weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
+            model.save_pretrained(weights)
         else:
-            self.weights = self.ray.put(fsdp.trained(model))  # kept: the store's reference lives as long as ours
-        self.ray.get(self.store.put_weights.remote([self.weights], version))
+            weights = self.ray.put(fsdp.trained(model))
+        self._give(range(self.args.num_servers), weights, version)
         with self.changed:
             self.version = self.pool.version = version
-        self.ray.get([server.set_weights.remote(self.weights, self.version) for server in self.servers])
         self.players.notify()
+
+    def _give(self, numbers, weights, version):
+        """Hand these servers weights, and wait until they have them."""
+        with self.changed:  # first: one that is started anew meanwhile must not get the last ones
+            for number in numbers:
+                self.given[number] = weights, version
+        self.players.notify()
+        self.ray.get([self.servers[number].set_weights.remote(weights, version) for number in numbers])
+
+    def begin_evaluation(self, tasks, beside=False):
+        """Begin episodes by the policy of now at seeds that are the same for every run, before rollouts or beside them:
+        a TaskList."""
+        self._give(range(self.args.num_servers, len(self.servers)), *self.given[0])
+        versions = [self.version] if self.args.schedule else None
+
+        def call(worker, index):
+            return worker.play.remote(
+                tasks[index], llm.seed_of(1234, index), self.args.eval_temperature, versions, True
+            )
+
+        return self.players.begin_each(call, len(tasks), beside)
 
     def pictures(self, names):
         """The files' bytes by name, those that the store has."""
@@ -857,7 +997,7 @@ class System:
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
             "perf/tokens_generated": sum(s["tokens"] for s in servers),
-            "perf/server_busy": sum(s["busy"] for s in servers) / len(servers),
+            "perf/server_busy": sum(s["busy"] for s in servers[: self.args.num_servers]) / self.args.num_servers,
             "perf/pictures": pictures,
             "perf/picture_bytes": size,
         }
@@ -906,13 +1046,16 @@ def update_actor(learner, groups, pictures, version, args):
     """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
     token, where both are of this version: a server that samples from something else shows there."""
     actor, loss_kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
-    trajectories = [t for group in groups for t in group.done.values() if t.steps[0].advantage]
+    played = [t for group in groups for t in group.done.values()]
+    trajectories = [t for t in played if t.steps[0].advantage]  # the others have no gradient, but count in the mean
     lengths = torch.tensor([len(t.steps) for t in trajectories])
     weights = step_weights(lengths, loss_kind.step_weight or args.step_weight, args.k)
     weights = dict(zip(trajectories, weights.tolist(), strict=True))
     prox = {}
     if loss_kind.proximal:  # one forward pass by the weights before the updates
         prox = actor.token_logprobs(steps_of(trajectories), args.temperature)
+    own_steps = changing_steps if loss_kind.moving else lambda trajectory: steps_of([trajectory])
+    steps = {t: own_steps(t) for t in played}
 
     def loss_sum(part):
         logprobs, mask = actor.logprobs(part, args.temperature)  # [N, T]
@@ -920,27 +1063,33 @@ def update_actor(learner, groups, pictures, version, args):
         near = padded([prox[step] for step in part], mask) if prox else behave
         advantages = torch.tensor([step.advantage for step in part], device=mask.device)
         weight = torch.tensor([weights[step.trajectory] for step in part], device=mask.device)
-        if loss_kind.clipped:
-            bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
-            loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
-        else:
-            loss, shares = -logprobs * mask * advantages[:, None], {}
-        count, zero = mask.sum(), mask.new_zeros((), dtype=torch.float32)
+        bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
+        loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
+        count = mask.sum()
         drift = ((behave - logprobs.detach()) * mask).sum()
         entropy = -(logprobs.detach() * mask).sum()
-        parts = [shares.get(name, zero) * count for name in ("clipped", "dual_clipped", "capped")]
+        parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
         sums.append(torch.stack([*parts, drift, entropy, count]))
         return (loss * weight[:, None]).sum()
 
-    rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
-    batches, counts, mean = [], [], loss_kind.mean or args.loss_mean
-    size = max(1, math.ceil(len(trajectories) / args.minibatches))
-    for some in learn.shuffled(trajectories, size, args.update_epochs, learner.rng):
-        batches.append(steps_of(some))
-        tokens = sum(len(step.action_ids) for t in some for step in t.steps)
-        counts.append(tokens if mean == "tokens" else len(some))
+    def tokens_of(some):
+        return sum(len(step.action_ids) for t in some for step in steps[t])
+
+    max_norm = args.max_grad_norm
+    if args.loss_mean == "group":  # --max-grad-norm is that of a mean over tokens
+        max_norm *= tokens_of(played) / len(played)
+    # Adam takes any constant out of a gradient: what 1/k changes is the rate, and the clip does not see it
+    scale = Args.k / args.k if (loss_kind.step_weight or args.step_weight) == "constant" else 1.0
+    rate = scale * args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
+    batches, counts = [], []
+    for some in learn.shuffled(played, math.ceil(len(played) / args.minibatches), 1, learner.rng):
+        part = [step for t in some if t in weights for step in steps[t]]
+        if part:
+            batches.append(part)
+            counts.append(tokens_of(some) if args.loss_mean == "tokens" else len(some))
+    batches, counts = batches * args.update_epochs, counts * args.update_epochs  # the same minibatches in every pass
     rates = [rate] * len(batches)
-    losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
+    losses, norms = actor.descend(loss_sum, batches, max_norm=scale * max_norm, counts=counts, rates=rates)
     learner.updates += len(batches)
     metrics = {"losses/trained_trajectories": len(trajectories), "charts/learning_rate": rate}
     own = [step for step in prox if step.version == version]
@@ -1009,7 +1158,15 @@ def keep(run, trajectories, pictures):
     run.trajectories.append(trajectories)
 
 
-LOST = "stale", "all_equal", "unlike", "faulty", "lost", "no_pictures"  # why groups (lost: episodes) were in vain
+LOST = (
+    "stale",
+    "all_equal",
+    "unlike",
+    "failed",
+    "faulty",
+    "lost",
+    "no_pictures",
+)  # why groups (lost: episodes) were in vain
 
 
 def names_of(trajectories):
@@ -1017,22 +1174,28 @@ def names_of(trajectories):
     return [name for t in trajectories for name in sorted({step.screenshot for step in t.steps if step.screenshot})]
 
 
-def evaluate(system, run, tasks, name, iteration, args):
-    """Episodes at seeds that are the same for every run: (trajectories, metrics)."""
+def evaluate(system, run, tasks, name, iteration):
+    """Episodes by the policy of now: (trajectories, metrics)."""
+    return end_evaluation(system, run, system.begin_evaluation(tasks), name, iteration)
 
-    versions = [system.version] if args.schedule else None
 
-    def call(worker, index):
-        return worker.play.remote(tasks[index], llm.seed_of(1234, index), args.eval_temperature, versions)
-
+def end_evaluation(system, run, begun, name, iteration):
+    """The same of an evaluation that was begun, once it is over."""
     with run.timer("evaluation"):
-        trajectories = [t for t in system.players.play_each(call, len(tasks)) if t is not None]
+        trajectories = [t for t in system.players.finish_each(begun) if t is not None]
         pictures = system.pictures(names_of(trajectories))
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
     system.drop(names_of(trajectories))
     keep(run, trajectories, pictures)
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def log_evaluation(system, run, begun, iteration, steps):
+    """Log an evaluation that ran beside training, under the iteration whose policy it is of."""
+    _, metrics = end_evaluation(system, run, begun, "eval", iteration)
+    run.log({**metrics, "charts/iteration": iteration}, steps)
+    run.report(f"evaluation of iteration {iteration}", metrics, "eval/success")
 
 
 def staleness(groups, version):
@@ -1043,12 +1206,13 @@ def staleness(groups, version):
 
 def lengths(trajectories):
     """How long episodes and answers are. Metrics: steps of successes and of failures; tokens a step; keys of answers'
-    memories, where they have one."""
+    memories, where they have one; the share of episodes that had no room for another answer."""
     steps = [step for t in trajectories for step in t.steps]
     won, lost = ([len(t.steps) for t in trajectories if bool(t.reward) == success] for success in (True, False))
     keys = [count for step in steps if (count := memory_keys(step.action)) is not None]
     found = {"success_length": won, "failure_length": lost, "memory_keys": keys}
     found["tokens_per_step"] = [len(step.action_ids) for step in steps]
+    found["overflowed"] = [t.ending == "overflow" for t in trajectories]
     return {f"rollout/{name}": sum(values) / len(values) for name, values in found.items() if values}
 
 
@@ -1070,20 +1234,21 @@ def start_actor(learner, system, run, train_tasks, test_tasks, args):
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
             demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+            names = names_of(t for t in demos if t is not None)
             demos = [t for t in demos if t is not None and t.verdict]
-            pictures = system.pictures(names_of(demos))
+            pictures = system.pictures(names)
         if not demos:
             raise UsageError("there is no demonstration of a success: --num-demos N, or 0 for none")
         run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
         with run.timer("training"):
             metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
         run.save_start(*learner.actor.weights())
-        system.drop(names_of(demos))
+        system.drop(names)
         keep(run, demos, pictures)
     learner.iteration = 0
     system.publish(learner.actor.model, 0)
     if args.test_before and test_tasks:
-        before, tested = evaluate(system, run, test_tasks, "test before", 0, args)
+        before, tested = evaluate(system, run, test_tasks, "test before", 0)
         metrics |= tested
         run.report("start", tested, "test_before/success")
     run.log({**metrics, "charts/iteration": 0}, system.steps)
@@ -1104,13 +1269,16 @@ def train(args, env, run, learner, system):
     eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
     played = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
     order = random.Random(args.seed).sample(played, len(played))
-    system.pool.draw_task = lambda number: order[number % len(order)]
+    in_a_row = args.group_size if LOSSES[args.loss].wanted == "successes" else 1  # a task's rollouts, one by one
+    system.pool.draw_task = lambda number: order[number // in_a_row % len(order)]
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(learner, system, run, args)
         before = [t for t in run.trajectories if t.kind == "test before"]
+        recent = [t for t in run.trajectories if t.kind == "rollout" and t.phase > learner.iteration - REPLAYED]
     else:
-        before = start_actor(learner, system, run, train_tasks, test_tasks, args)
+        recent, before = [], start_actor(learner, system, run, train_tasks, test_tasks, args)
+    beside = ()  # the evaluation that runs beside training: its episodes, iteration, steps so far
     system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
@@ -1127,29 +1295,44 @@ def train(args, env, run, learner, system):
         # trained on
         with run.timer("training"):
             set_advantages(groups, args)
-            metrics = rollout_metrics(rollouts) | lengths(rollouts) | lag
-            metrics |= update_actor(learner, groups, pictures, system.version, args)
-        trained, names = time.time(), names_of(rollouts)
+            metrics, names = rollout_metrics(rollouts) | lengths(rollouts) | lag, names_of(rollouts)
+            if args.loss == "reinforce":
+                keep(run, rollouts, pictures)  # the replay's pictures are files
+                recent = [t for t in recent if t.phase > learner.iteration - REPLAYED] + rollouts
+                metrics |= replay(learner, recent, run, args)
+            else:
+                metrics |= update_actor(learner, groups, pictures, system.version, args)
+        trained = time.time()
         warn_of_gap(run, metrics)
         # and the new weights published
         system.publish(learner.actor.model, system.version + 1)
         times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
         system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
-        keep(run, rollouts, pictures)
+        if args.loss != "reinforce":
+            keep(run, rollouts, pictures)
         system.drop(names)
         metrics |= system.players.metrics() | system.metrics()
-        if learner.iteration % args.eval_every == 0 and eval_tasks:
-            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration, args)[1]
-            shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
-            run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
+        due = learner.iteration % args.eval_every == 0 and eval_tasks
+        if beside and (due or beside[0].over()):
+            log_evaluation(system, run, *beside)
+            beside = ()
+        if due and args.eval_servers:
+            beside = system.begin_evaluation(eval_tasks, True), learner.iteration, system.steps
+        elif due:
+            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration)[1]
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         run.log(metrics, system.steps)
+        if due:
+            shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
+            run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
         if learner.iteration % args.save_every == 0:
             save(learner, system, run)
     system.pool.open = False
+    if beside:
+        log_evaluation(system, run, *beside)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, system, run)
-    after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration, args)
+    after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration)
     run.log({**metrics, "charts/iteration": learner.iteration}, system.steps)
     if after:
         run.summary(before, after)
@@ -1159,11 +1342,16 @@ def train(args, env, run, learner, system):
 
 def main(args):
     args.env_id = envs.full_name(args.env_id)
-    at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens history_images sft_epochs sft_batch_size
-    group_size batch_trajectories iterations update_epochs minibatches micro_batch_tokens eval_every save_every"""
+    at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens max_tokens history_images sft_epochs
+    sft_batch_size group_size batch_trajectories iterations update_epochs minibatches micro_batch_tokens eval_every
+    save_every"""
     check_ranges(args, at_least_1, above_0="k")
     if args.loss not in LOSSES:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
+    if args.loss == "reinforce" and not args.sync:
+        raise UsageError("--loss reinforce is synchronous, as WebGym is: add --sync")
+    if args.sync or args.schedule or args.engine:
+        args.eval_servers = 0
     if args.batch_trajectories % args.group_size:
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
@@ -1188,16 +1376,18 @@ def main(args):
     if args.train_horizon and args.train_horizon < min(horizons):
         raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
     if parallel.is_main():
-        start_ray(args.ray_address, args.num_workers + args.num_servers)
+        start_ray(args.ray_address, args.num_workers + args.num_servers + args.eval_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
         if not parallel.is_main():
             if run.resumed:
                 restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
-        pool = Pool(
-            None, args.group_size, args.batch_trajectories, 0 if args.sync else args.staleness, args.dynamic_sampling
-        )
+        eta, alike = 0 if args.sync else args.staleness, not getattr(env, "live", False)
+        wanted = LOSSES[args.loss].wanted
+        size = args.group_size if wanted == "mixed" else 1
+        wanted = "any" if wanted == "mixed" and not args.dynamic_sampling else wanted
+        pool = Pool(None, size, args.batch_trajectories, eta, wanted, alike)
         pool.open = False
         system = System(args, pool, run.path)
         try:

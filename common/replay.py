@@ -119,7 +119,7 @@ class Trajectory:
     seed: int
     attempt: int
     steps: list[Step] = field(default_factory=list)
-    ending: str = "truncated"  # "exit" or "truncated"
+    ending: str = "truncated"  # "exit", "truncated", or "overflow": its prompt had no room for another answer
     answer: str = ""
     verdict: float | None = None
     score: float | None = None

@@ -81,6 +81,7 @@ class PageEnv:
     how an exit is scored (`verdict`).
     """
 
+    live = False  # whether its sites are not ours: a task may begin with another page each time
     scores_without_exit = False  # whether an episode that is cut off is scored, too, as an exit without an answer
 
     def __init__(
@@ -209,7 +210,7 @@ class Site(PageEnv):
     `action_interval` seconds. With `obey_robots` no page is asked for that the host's robots.txt forbids to everybody.
     """
 
-    title = "your own site"
+    title, live = "your own site", True
 
     def __init__(
         self,

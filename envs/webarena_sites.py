@@ -122,6 +122,7 @@ class WebArena(PageEnv):
     Raises UsageError, one line, for whatever is missing.
     """
 
+    live = True
     scores_without_exit = True  # both originals score the page where an episode was stopped
 
     def __init__(

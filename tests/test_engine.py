@@ -1,16 +1,18 @@
 """`--engine URL` against a stand-in with vLLM's API, as its documentation has it, and our own sampling behind it."""
 
+import asyncio
 import base64
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from common.errors import EnvFault, UsageError
 from common.lm import llm
-from common.lm.engine import Engine
+from common.lm.engine import Engine, EngineServer
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
@@ -114,8 +116,6 @@ def test_a_server_that_samples_from_something_else_is_noticed(tmp_path, server):
 
 
 def test_what_the_server_cannot_do_is_one_clear_line(server):
-    import asyncio
-
     def ask():
         return asyncio.run(Engine(server, [1]).complete([5, 6], 3, 1.0, 4, 0))
 
@@ -128,6 +128,29 @@ def test_what_the_server_cannot_do_is_one_clear_line(server):
         ask()
     with pytest.raises(UsageError, match="no model is served there"):
         Engine("http://127.0.0.1:9/v1", [1])
+
+
+def test_an_answer_with_an_image_token_is_a_fault_and_room_is_what_the_prompt_leaves():
+    asked, part = [], object.__new__(EngineServer)
+
+    async def get(names):
+        return [b"picture" for _ in names]
+
+    async def complete_chat(turns, pictures, seed, temperature, longest, version):
+        asked.append(longest)
+        return llm.Completion([7, 99], [-1.0, -2.0], version), [1, 99, 2]
+
+    async def ask(image_token):
+        part.given, part.image_token = asyncio.Event(), image_token
+        part.given.set()
+        return await part.complete([1, image_token, 2], ["a"], 3, 1.0, [])
+
+    part.engine = SimpleNamespace(complete_chat=complete_chat, url="http://e/v1")
+    part.store = SimpleNamespace(get=SimpleNamespace(remote=get))
+    part.max_new_tokens, part.max_tokens, part.version, part.asked, part.busy, part.tokens = 64, 20, 5, 0, 0.0, 0
+    with pytest.raises(EnvFault, match="sampled an image token"):
+        asyncio.run(ask(99))
+    assert asked == [17]
 
 
 TEMPLATE = """{% for turn in messages %} <|im_start|> user {% if turn['content'] is string %}{{ turn['content'] }}

@@ -252,7 +252,8 @@ def test_a_model_that_sees_plays(tmp_path, capsys):
 
 def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path):
     picture = screenshot()
-    (tmp_path / "one.png").write_bytes(picture)
+    for name in ("x", "one"):
+        (tmp_path / f"{name}.png").write_bytes(picture)
     _, (images, tokenizer) = qwen3()
     tokenizer.chat_template = TEMPLATE
     for part in (_, images, tokenizer):
@@ -265,7 +266,8 @@ def test_what_sees_gets_earlier_screenshots_from_the_evaluations_folder(tmp_path
         Step([], [], [], 0, "", f"go {number}", screenshot=f"{name}.png") for number, name in enumerate(["x", "one"])
     ]
     asked = prompt("find it", steps, {"screenshot": screenshot(), "error": ""})
-    assert asked.images == [picture, screenshot()]  # x.png, of two rounds ago, is not even looked for
+    assert asked.images == [picture, screenshot()]
+    assert "1. go 0: the page did not change" in asked.turns[1]["content"][0]["text"]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """grpo_async.py's equations and its pool of rollouts, against slow and independent computations."""
 
+import asyncio
+import contextlib
 import copy
 import io
+import json
 import math
 import os
 import random
+import re
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -18,13 +22,19 @@ from PIL import Image
 import grpo_async
 from common import visual
 from common.actions import Action, ActionError, parse
-from common.errors import UsageError
+from common.errors import TooManyFaults, UsageError
 from common.lm import learn, llm
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
+from envs.arena import Arena
+from envs.miniwob import MiniWoB
+from envs.site import Site
+from envs.webarena_sites import WebArena
+from envs.webgym import WebGym
 from grpo_async import Pool, decoupled_loss, group_advantages, step_weights
 from tests.nets import net_of
 from tools import pretrain_vl
+from variants import grpo_async as baselines
 
 FINITE = st.floats(-3, 3)
 TASK = Task("t", "gallery", "buy a large red ring", 10, "train", 0)
@@ -103,13 +113,21 @@ def test_outside_the_clip_range_there_is_no_gradient():
     assert loss.item() == 3 and not logprobs.grad.any() and shares["dual_clipped"].item() == 1
 
 
+def test_a_ratio_that_overflows_is_capped_and_leaves_the_other_gradients_whole():
+    logprobs = torch.tensor([[-1.0, -1.0]], requires_grad=True)
+    behave, mask = torch.tensor([[-1.0, -95.0]]), torch.tensor([[True, True]])
+    loss, shares = decoupled_loss(logprobs, logprobs.detach(), behave, torch.tensor([1.0]), mask)
+    loss.sum().backward()
+    assert loss.tolist() == [[-1.0, 0.0]] and logprobs.grad.tolist() == [[-1.0, 0.0]]
+    assert shares["capped"].item() == 0.5
+
+
 def test_weights_of_steps():
     steps = torch.tensor([5, 10, 20])
     assert step_weights(steps, "constant").tolist() == pytest.approx([0.1] * 3)
     assert step_weights(steps, "constant", k=4).tolist() == pytest.approx([0.25] * 3)
     assert step_weights(steps, "trajectory").tolist() == pytest.approx([0.2, 0.1, 0.05])
-    assert step_weights(steps, "none").tolist() == [1.0] * 3
-    with pytest.raises(ValueError, match="none of constant"):
+    with pytest.raises(ValueError, match="neither constant"):
         step_weights(steps, "half")
 
 
@@ -177,7 +195,8 @@ def recorded(folder, phases):
     for phase, places in phases.items():
         for place, versions in places.items():
             steps = [Step([1], [2], [0.0], version, "", "done") for version in versions]
-            store.append([Trajectory(TASK, 0, 0, steps, phase=phase, place=place, policy="rollouts")])
+            attempt = place % 3  # after so many faults
+            store.append([Trajectory(TASK, 0, attempt, steps, phase=phase, place=place, policy="rollouts")])
     store.append([Trajectory(TASK, 0, 0, [], policy="test before")])
 
 
@@ -185,7 +204,9 @@ def test_a_schedule_is_read_and_one_that_does_not_fit_is_refused(tmp_path):
     phases = {1: {0: [0, 0], 1: [0]}, 2: {5: [0, 1], 4: [1]}, 3: {6: [2], 7: [1, 1, 2]}}
     recorded(tmp_path, phases)
     args = grpo_async.Args(schedule=str(tmp_path), batch_trajectories=2, group_size=2, iterations=3, staleness=1)
-    assert grpo_async.read_schedule(args) == phases
+    assert grpo_async.read_schedule(args) == {
+        phase: {place: (place % 3, versions) for place, versions in places.items()} for phase, places in phases.items()
+    }
     for flags, said in [
         ({"iterations": 4}, "it has 3 batches, not 4"),
         ({"batch_trajectories": 4}, "its batches have 2 trajectories"),
@@ -248,12 +269,26 @@ def test_groups_without_screenshots_are_gathered_again_and_the_others_wait():
 def test_the_store_keeps_a_picture_as_long_as_somebody_uses_it():
     store = grpo_async.Store()
     for name in ("a", "a", "b"):
-        store.put(name, name.encode())
+        store.put(name, name.encode(), "worker")
     one = SimpleNamespace(steps=[SimpleNamespace(screenshot=name) for name in ("a", "a", "b")])  # it saw "a" twice
     assert grpo_async.names_of([one]) == ["a", "b"]
     store.drop(grpo_async.names_of([one]))
     assert store.get(["a", "b"]) == [b"a", None] and store.size() == (1, 1)
     store.drop(["a", "never"])
+    assert store.size() == (0, 0)
+
+
+def test_a_lost_workers_pictures_leave_the_store_and_those_of_its_finished_episodes_stay():
+    store = grpo_async.Store()
+    for worker, name in ((1, "first page"), (1, "done"), (1, "playing"), (2, "first page"), (1, "a fault's")):
+        store.put(name, b"", worker)
+    store.ended(1, ["done"], ["a fault's"])
+    assert store.size()[0] == 3
+    store.forget(1)
+    assert store.get(["first page", "done", "playing"]) == [b"", b"", None]
+    store.put("late", b"", 1)  # was on its way as the worker died
+    store.drop(["done"])
+    store.ended(2, [], ["first page"])
     assert store.size() == (0, 0)
 
 
@@ -265,6 +300,61 @@ def test_a_dropped_task_takes_its_group_with_it():
     pool.put(group.number, second, trajectory(0, 1.0))  # comes too late
     other, _ = pool.next()
     assert other.number == 1 and pool.take() is None
+
+
+@pytest.mark.parametrize(
+    "reason, ends, said",
+    [
+        ("unlike", (trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that")), "different first pages"),
+        ("all_equal", (trajectory(0, 1.0), trajectory(0, 1.0)), "too hard for the policy, or too easy"),
+        ("faulty", (None,), "dropped after faults"),
+        ("stale", (trajectory(-9, 0.0), trajectory(-9, 1.0)), "older than --staleness"),
+    ],
+)
+def test_what_only_ever_happens_in_vain_ends_the_run_with_the_reason(reason, ends, said):
+    pool = Pool("task {}".format, 2, 4, 1)
+    for number in range(19):
+        complete(pool, *ends)
+        pool.take()
+        assert (reason in pool.in_vain()) == (number > 1)  # more than a batch
+    with pytest.raises(TooManyFaults, match=f"20 groups in a row .*pool/{reason}.* of task .*{said}"):
+        complete(pool, *ends)
+        pool.take()
+
+
+def test_a_group_of_use_ends_a_row():
+    pool = Pool(str, 2, 2, 10)
+    for _ in range(3):
+        for _ in range(9):
+            complete(pool, trajectory(0, 1.0), trajectory(0, 1.0))
+        complete(pool, trajectory(0, 0.0), trajectory(0, 1.0))
+    assert pool.counts["all_equal"] == 27 and not pool.in_vain()
+
+
+def test_where_a_site_changes_first_pages_are_not_compared():
+    pool = Pool(str, 2, 2, 1, alike=False)
+    complete(pool, trajectory(0, 0.0, "this"), trajectory(0, 1.0, "that"))
+    assert len(pool.take()) == 1 and not pool.counts
+    assert Site.live and WebGym.live and WebArena.live and not Arena.live and not MiniWoB.live
+
+
+def test_after_a_resume_all_that_was_begun_and_not_trained_on_is_played_again():
+    pool = Pool(str, 2, 4, 2)
+    trained, waits = (complete(pool, trajectory(0, 0.0), trajectory(0, 1.0)) for _ in range(2))
+    assert complete(pool, trajectory(0, 1.0), trajectory(0, 1.0)).number == 2  # in vain
+    making = pool.next()[0]
+    pool.ready.remove(trained)
+    state = json.loads(json.dumps(pool.state()))
+    for _ in range(2):  # killed before it gathered anything: the same again
+        pool = Pool(str, 2, 4, 2)
+        pool.set_state(state)
+        state = pool.state()
+    assert [complete(pool, trajectory(0, 0.0), trajectory(0, 1.0)).number for _ in range(4)] == [
+        waits.number,
+        making.number,
+        4,
+        5,
+    ]
 
 
 def test_after_a_resume_the_bound_holds():
@@ -402,7 +492,7 @@ def test_the_keys_of_a_memory_are_counted():
 def test_lengths_of_successes_failures_answers_and_memories():
     def played(reward, *answers):
         steps = [Step([1], [2] * len(answer), [], 0, "", answer) for answer in answers]
-        return SimpleNamespace(reward=reward, steps=steps)
+        return SimpleNamespace(reward=reward, steps=steps, ending="exit")
 
     some = [played(1.0, "ab", 'Memory: {"a": 1}'), played(0.0, "a"), played(0.0, "a", "b", "c")]
     assert grpo_async.lengths(some) == {
@@ -410,6 +500,7 @@ def test_lengths_of_successes_failures_answers_and_memories():
         "rollout/failure_length": 2.0,
         "rollout/memory_keys": 1.0,
         "rollout/tokens_per_step": (2 + 16 + 4) / 6,
+        "rollout/overflowed": 0.0,
     }
     assert "rollout/success_length" not in grpo_async.lengths(some[1:])
 
@@ -417,7 +508,9 @@ def test_lengths_of_successes_failures_answers_and_memories():
 def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(monkeypatch):
     shown = []
     template = SimpleNamespace(
-        chat_template="there is one", apply_chat_template=lambda turns, **_: shown.append(turns) or "text"
+        chat_template="there is one",
+        apply_chat_template=lambda turns, **_: shown.append(turns) or "text",
+        encode=lambda text, **_: text.split(),
     )
     monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
@@ -432,12 +525,90 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
             assert sum(part["type"] == "image" for turn in shown[-1] for part in turn["content"]) == len(prompt)
     assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat", 3) == ["picture 1", "picture 2", b"now"]
     turns = shown[-1]
-    assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 3, "user"]
+    assert [turn["role"] for turn in turns] == ["system", *["user", "assistant"] * 2, "user"]
     pictures = [sum(part["type"] == "image" for part in turn["content"]) for turn in turns if turn["role"] == "user"]
-    assert pictures == [0, 1, 1, 1]
-    assert "buy it" in turns[1]["content"][0]["text"] and "covered" in turns[-1]["content"][0]["text"]
+    assert pictures == [1, 1, 1]
+    first = "Task: buy it\nYour actions so far:\n1. said 0: the page changed"
+    assert turns[1]["content"][0]["text"] == first and "covered" in turns[-1]["content"][0]["text"]
     said = [turn["content"][0]["text"] for turn in turns if turn["role"] == "assistant"]
-    assert said == ["said 0", "said 1", "said 2"]
+    assert said == ["said 1", "said 2"]
+    # the released history_window of 1: one round besides the picture of now
+    assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat") == ["picture 2", b"now"]
+
+
+def test_older_steps_are_a_line_each_and_the_newest_have_room():
+    answers = ['Memory: {}\nAction: Click "ok".\n<tool_call>{"name": "click"}</tool_call>']
+    answers += ['<think>Action: no</think><tool_call>{"name": "wait"}</tool_call>', "what else", "x " * 999]
+    steps = [Step([], [], [], 0, "", answer) for answer in answers]
+    tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
+    lines = grpo_async.past_actions(tokenizer, steps, ["a", "b", "b", "c", "c"]).split("\n")[1:]
+    assert lines[:4] == [
+        "Your actions so far:",
+        '1. Click "ok".: the page changed',
+        '2. {"name": "wait"}: the page did not change',
+        "3. what else: the page changed",
+    ]
+    assert lines[4].endswith("x: the page did not change") and len(lines[4]) < 300
+    assert grpo_async.past_actions(tokenizer, steps[:3], "abbc", tokens=14).split("\n")[2:] == lines[2:4]
+    assert grpo_async.past_actions(tokenizer, [], ["a"]) == grpo_async.past_actions(tokenizer, steps, "abcde", 1) == ""
+
+
+@pytest.mark.parametrize(
+    "form, parts",
+    [
+        ("vanilla", ["Action"]),
+        ("progress", ["Progress", "Intention", "Action"]),
+        ("additive", ["Memory", "Progress", "Intention", "Action"]),
+        ("compressive", ["Memory", "Progress", "Intention", "Action"]),
+    ],
+)
+def test_answers_have_the_parts_of_their_format(monkeypatch, form, parts):
+    monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: text)
+    tokenizer = SimpleNamespace(
+        chat_template="yes", apply_chat_template=lambda turns, **_: turns[0]["content"][0]["text"]
+    )
+    asked = grpo_async.agent_prompt(
+        SimpleNamespace(tokenizer=tokenizer), "", [], {"screenshot": b"", "error": ""}, response_format=form
+    )
+    said = re.findall(r"^(\w+): ", asked.partition("this form:")[2].partition("<tool_call>")[0], re.MULTILINE)
+    assert said == parts and ("only add keys" in asked) == (form == "additive")
+
+
+def test_a_prompt_without_room_ends_the_episode_as_a_failure_and_is_no_fault(seeing):
+    """The first prompt has 16 tokens more than its picture's; with what was done before it has too many."""
+    ended, pictures = [], list(seeing[2].values())
+    worker = object.__new__(grpo_async.RolloutWorker)
+
+    async def remote(*given):
+        ended.append(given)
+
+    worker.store, worker.name, worker.processor = SimpleNamespace(ended=SimpleNamespace(remote=remote)), 1, seeing[1]
+    worker.free = asyncio.Queue()
+    worker.free.put_nowait(SimpleNamespace())
+    task = replace(TASK, config={})
+
+    async def episode(env, task, attempt, album):
+        steps = []
+        while len(steps) < 5:
+            obs = {"screenshot": pictures[0], "error": ""}
+            prompt = worker._prompt(album, task.instruction, steps, obs)
+            album.shown.append(f"picture {len(steps)}")
+            name = grpo_async.picture_name(pictures[0])
+            steps.append(Step(list(prompt), [], [], 0, "", "click x1 y1", screenshot=name))
+        return Trajectory(task, 0, 0, steps)
+
+    def played(max_tokens):
+        worker.args = replace(grpo_async.Args(), prompt_format="plain", max_tokens=max_tokens)
+        return asyncio.run(worker._play(task, 3, episode))
+
+    whole, _ = played(10_000)
+    first = len(whole.steps[0].prompt_ids)
+    cut, log = played(first + 1)
+    assert (len(cut.steps), cut.ending, cut.verdict, cut.seed) == (1, "overflow", 0.0, 3) and log.faults == 0
+    assert ended[-1] == (1, ["picture 0"], [])
+    assert grpo_async.lengths([cut, whole])["rollout/overflowed"] == 0.5
+    with pytest.raises(UsageError, match=f"--max-tokens {first}: the first prompt alone has {first}"):
+        played(first)
 
 
 # --- the update ------------------------------------------------------------------------------------------------------
@@ -511,7 +682,7 @@ def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_t
 def gradient_of_update(seeing, groups, **flags):
     """The gradient that one update of the whole batch takes its step by."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
-    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e9, "prompt_format": "plain"} | flags
+    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": 1e6, "prompt_format": "plain"} | flags
     args = replace(grpo_async.Args(), **flags)
     learner = grpo_async.Learner(net_of(model, processor, args, sgd=True), random.Random(0), iteration=1)
     grpo_async.set_advantages(groups, args)
@@ -519,26 +690,40 @@ def gradient_of_update(seeing, groups, **flags):
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]), metrics
 
 
-def slow_gradient(seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories"):
-    """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)`."""
+def every_step(t):
+    return t.steps
+
+
+def without_standstill(t):
+    return [
+        step for n, step in enumerate(t.steps) if [step.screenshot] != [s.screenshot for s in t.steps[n + 1 : n + 2]]
+    ]
+
+
+def slow_gradient(
+    seeing, groups, weight, token, trained=lambda t, a: a != 0, divide_by="trajectories", steps_of=every_step
+):
+    """The same, a step and a token at a time: the sum of `weight(trajectory) * token(logprob, prox, behave, A)` over
+    all trajectories or tokens, those without an advantage among them."""
     model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
-    total, trajectories, tokens = 0.0, 0, 0
+    total, trajectories, tokens, trained_tokens = 0.0, 0, 0, 0
     for group in groups:
         rewards = [t.reward for t in group.done.values()]
         mean = sum(rewards) / len(rewards)
         std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / len(rewards))
         for t in group.done.values():
             advantage = (t.reward - mean) / (std + 1e-6) if std else 0.0
+            trajectories += 1
+            tokens += sum(len(step.action_ids) for step in t.steps)
             if not trained(t, advantage):
                 continue
-            trajectories += 1
-            for step in t.steps:
+            for step in steps_of(t):
                 prompt = llm.Prompt(step.prompt_ids, [pictures[step.screenshot]])
                 logprobs, _ = llm.token_logprobs(model, processor, [prompt], [step.action_ids])
                 for logprob, behave in zip(logprobs[0], step.logprobs, strict=True):
                     total = total + weight(t) * token(logprob, logprob.detach(), behave, advantage)
-                    tokens += 1
-    (total / (trajectories if divide_by == "trajectories" else tokens)).backward()
+                    trained_tokens += 1
+    (total / {"trajectories": trajectories, "tokens": tokens, "trained": trained_tokens}[divide_by]).backward()
     return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
@@ -573,14 +758,108 @@ def test_an_update_is_eq_1_step_by_step(seeing, flags, slow):
         assert metrics["losses/trained_trajectories"] == 3  # nothing is learnt from the group of equals
 
 
-def test_the_baselines_imitate_successes_alone(seeing):
+def test_raft_imitates_the_steps_of_successes_that_changed_the_picture(seeing):
     groups, won = played_groups(seeing), lambda t, _: t.reward > 0
-    raft = slow_gradient(seeing, groups, lambda t: 1 / len(t.steps), lambda n, p, b, _: eq_1(n, p, b, 1.0), won)
+    played = [t for group in groups for t in group.done.values()]
+    assert [grpo_async.changing_steps(t) for t in played] == [without_standstill(t) for t in played]
+    assert any(len(without_standstill(t)) < len(t.steps) for t in played if t.reward)
+    how = dict(weight=lambda t: 1 / len(t.steps), token=lambda n, p, b, _: eq_1(n, p, b, 1.0), trained=won)
+    expected = slow_gradient(seeing, groups, **how, steps_of=without_standstill)
     gradient, metrics = gradient_of_update(seeing, groups, loss="raft")
-    assert torch.allclose(gradient, raft, atol=1e-6, rtol=1e-3) and metrics["losses/trained_trajectories"] == 4
-    likelihood = slow_gradient(seeing, groups, lambda t: 1.0, lambda n, *_: -n, won, divide_by="tokens")
-    gradient, _ = gradient_of_update(seeing, groups, loss="reinforce")
-    assert torch.allclose(gradient, likelihood, atol=1e-6, rtol=1e-3)
+    assert torch.allclose(gradient, expected, atol=1e-6, rtol=1e-3) and metrics["losses/trained_trajectories"] == 4
+
+
+def test_a_batch_of_raft_is_full_of_successes():
+    pool = Pool(str, 1, 4, 1, "successes")
+    for reward in (1.0, 0.0, 1.0, 0.0, 1.0, 1.0):
+        complete(pool, trajectory(0, reward))
+    assert [group.number for group in pool.take()] == [0, 2, 4, 5] and pool.counts == {"failed": 2}
+
+
+def test_webgyms_replay_draws_newer_steps_more_often_and_none_twice():
+    rng, times = random.Random(0), [0] * 5
+    for _ in range(4000):
+        drawn = baselines.draw_recent(list(range(5)), rng)
+        assert drawn == sorted(set(drawn)) and len(drawn) == 2
+        for step in drawn:
+            times[step] += 1
+    weights = [(position + 1) ** 2 / 55 for position in range(5)]
+    for i, first in enumerate(weights):  # drawn at once, or second after any other
+        share = first + sum(other * first / (1 - other) for j, other in enumerate(weights) if j != i)
+        assert times[i] / 4000 == pytest.approx(share, abs=0.03)
+    assert baselines.draw_recent([], rng) == []
+
+
+def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_path):
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    for name, picture in pictures.items():
+        (tmp_path / name).write_bytes(picture)
+    groups = played_groups(seeing)
+    args = replace(grpo_async.Args(), prompt_format="plain", max_grad_norm=1e6, learning_rate=0.0)
+    learner = grpo_async.Learner(net_of(model, processor, args, sgd=True), random.Random(0), iteration=1)
+    drawn = []
+    learner.actor.descend = lambda loss, batches, **rest: drawn.extend(batches) or ([], [])
+    played = [t for group in groups for t in group.done.values()]
+    grpo_async.replay(learner, played, SimpleNamespace(path=tmp_path), args)
+    usable = [step for t in played if t.reward and len(t.steps) > 1 for step in without_standstill(t)]
+    assert len(drawn) == 2 and {id(s) for s in drawn[0]} == {id(s) for s in drawn[1]} <= {id(s) for s in usable}
+    assert len(drawn[0]) == math.ceil(0.4 * len(usable))
+    del learner.actor.descend
+    won = [t for t in played if t.reward]
+    steps = [step for t in won for step in grpo_async.changing_steps(t)]
+    metrics = baselines.imitate(learner, steps, pictures, args)
+    how = dict(weight=lambda t: 1.0, token=lambda n, *_: -n, trained=lambda t, _: t.reward > 0)
+    expected = slow_gradient(seeing, groups, **how, divide_by="trained", steps_of=without_standstill)
+    gradient = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(gradient, expected, atol=1e-6, rtol=1e-3)
+    assert learner.updates == 4 and metrics["losses/surprise"] > 0
+
+
+@pytest.mark.parametrize("flags", [{}, {"loss_mean": "tokens"}], ids=["group", "tokens"])
+def test_the_norm_is_clipped_as_that_of_a_mean_over_tokens_and_without_k(seeing, flags):
+    groups = played_groups(seeing)
+    whole = gradient_of_update(seeing, groups, loss_mean="tokens")[0].norm().item()
+    for limit, binds in ((0.5 * whole, True), (2 * whole, False)):
+        for k in (10.0, 2.5):
+            free, clipped = (
+                gradient_of_update(seeing, groups, k=k, max_grad_norm=norm, **flags)[0] for norm in (1e6, limit)
+            )
+            assert clipped.norm().item() == pytest.approx(free.norm().item() * (0.5 if binds else 1), rel=1e-4)
+
+
+def trained_weights(seeing, groups, **flags):
+    """How far one update moves the weights, by Adam as in training; its metrics; the minibatches of each pass."""
+    model, processor, pictures = copy.deepcopy(seeing[0]), *seeing[1:]
+    args = replace(grpo_async.Args(), prompt_format="plain", learning_rate=1e-3, **{"adam_eps": 1e-12} | flags)
+    learner = grpo_async.Learner(net_of(model, processor, args, args.learning_rate), random.Random(0), iteration=10)
+    seen, descend = [], learner.actor.descend
+    learner.actor.descend = lambda loss, batches, **rest: seen.extend(batches) or descend(loss, batches, **rest)
+    grpo_async.set_advantages(groups, args)
+    metrics = grpo_async.update_actor(learner, groups, pictures, 0, args)
+    before = dict(seeing[0].named_parameters())
+    moved = torch.cat([(p - before[name]).detach().flatten() for name, p in model.named_parameters()])
+    return moved, metrics, seen
+
+
+@pytest.mark.parametrize("max_grad_norm", [1e6, 1e-3])
+def test_a_smaller_k_is_a_longer_step_whether_the_clip_binds_or_not(seeing, max_grad_norm):
+    groups = played_groups(seeing)
+    flags = {"minibatches": 1, "update_epochs": 1, "max_grad_norm": max_grad_norm}
+    ten, five = (trained_weights(seeing, groups, k=k, **flags)[0] for k in (10.0, 5.0))
+    assert five.norm().item() == pytest.approx(2 * ten.norm().item(), rel=1e-2)
+    constant, other = (trained_weights(seeing, groups, k=k, step_weight="trajectory", **flags)[0] for k in (10.0, 5.0))
+    assert torch.equal(constant, other)
+
+
+def test_every_pass_has_the_same_minibatches(seeing):
+    groups = played_groups(seeing)
+    batches = trained_weights(seeing, groups)[2]
+    assert batches[:2] == batches[2:4] == batches[4:] and batches[0] != batches[1]
+    assert sum(map(len, batches[:2])) == sum(len(t.steps) for t in groups[0].done.values())
+
+
+def test_the_rate_never_rises_above_its_peak(seeing):
+    assert max(learn.warmup_cosine(batch / 300, 0.0167, 0.1) for batch in range(1, 301)) <= 1.0
 
 
 def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
@@ -595,6 +874,23 @@ def test_the_proximal_policy_stays_that_of_the_batchs_beginning(seeing):
     assert first["losses/clip_fraction"] == 0
     later = grpo_async.update_actor(learner, groups, pictures, 0, args)
     assert later["losses/clip_fraction"] > 0
+
+
+def test_a_version_counts_when_all_servers_have_it():
+    """What is begun in between may be sampled by either: it is admitted by the older one."""
+    pool, seen = Pool(str, 2, 2, 1), []
+
+    def set_weights(*given):
+        seen.append((given, system.given[0], pool.version))
+
+    server = SimpleNamespace(set_weights=SimpleNamespace(remote=set_weights))
+    system = SimpleNamespace(args=SimpleNamespace(engine="", num_servers=2), servers=[server] * 3, given=[None] * 3)
+    system.ray, system.pool = SimpleNamespace(put=lambda weights: "weights", get=list), pool
+    system.players, system.changed = SimpleNamespace(notify=lambda: None), contextlib.nullcontext()
+    system._give = partial(grpo_async.System._give, system)
+    grpo_async.System.publish(system, torch.nn.Linear(1, 1), 3)
+    assert seen == [(("weights", 3), ("weights", 3), 0)] * 2  # one that is started anew now gets these, too
+    assert pool.version == system.version == 3 and system.given[2] is None  # the evaluations'
 
 
 def test_what_nobody_can_score_is_no_failure():

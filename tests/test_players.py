@@ -139,6 +139,25 @@ def test_a_list_of_tasks_comes_before_all_rollouts_and_in_order():
     assert players.faults.faults == 1 and players.faults.last == "rollout worker 0 is gone"
 
 
+def test_a_list_beside_rollouts_takes_turns_with_them():
+    began, ended = [], []
+
+    def noted(value):
+        def call(worker):
+            began.append(value)
+            return answers(value)(worker)
+
+        return call
+
+    players = players_of(1, [(noted("rollout"), None)] * 2, ended.append)
+    listed = players.begin_each(lambda worker, index: noted(index)(worker), 4, beside=True)
+    assert not listed.over()
+    players.start()
+    assert players.finish_each(listed) == [0, 1, 2, 3] and listed.over()
+    assert began == ["rollout", 0, "rollout", 1, 2, 3] and ended == ["rollout"] * 2
+    finish(players)
+
+
 def test_a_lost_worker_gets_one_successor_and_its_episode_is_played_again():
     ended, jobs, both = [], [], []
 

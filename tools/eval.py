@@ -235,19 +235,17 @@ def make_policy(args):
 
 
 class SeeingPrompt:
-    """The `prompt` of a model that sees. `folder` is the evaluation's, where earlier steps' screenshots are: of the
-    last `history_images` rounds, this one included, they are shown."""
+    """The `prompt` of a model that sees. `folder` is the evaluation's, where earlier steps' screenshots are."""
 
     def __init__(self, prompt, processor, settings):
         self.prompt, self.processor, self.settings, self.folder = prompt, processor, settings, None
 
     def __call__(self, instruction, steps, obs):
-        first = len(steps) + 1 - self.settings.get("history_images", 1)
-        steps = [
-            step if number < first else replace(step, screenshot=(self.folder / step.screenshot).read_bytes())
-            for number, step in enumerate(steps)
-        ]
+        steps = [replace(step, screenshot=self.picture(step.screenshot)) for step in steps]
         return self.prompt(self.processor, instruction, steps, obs, **self.settings)
+
+    def picture(self, name):
+        return name and (self.folder / name).read_bytes()
 
 
 def make_seeing(args, model_id, script, settings):

@@ -98,7 +98,7 @@ class Worker:
             new = self.pictures[self.count % len(self.pictures)] + self.count.to_bytes(8, "big")  # none occurs twice
             if self.by_name:
                 name = picture_name(new)
-                await self.store.put.remote(name, new)
+                await self.store.put.remote(name, new, self.number)
                 new = name
             shown.append(new)
             await self.server.complete.remote(shown[-history:])

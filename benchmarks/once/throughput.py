@@ -69,7 +69,7 @@ def best_possible(lengths, updates, slots, group_size, batch_size, eta):
     lengths: seconds of the episodes, in the order in which they began (as many as are needed: they come again);
     updates: seconds of each batch's training and publishing. Drives the script's own `Pool`.
     """
-    pool = Pool(lambda number: None, group_size, batch_size, eta, dynamic_sampling=False)
+    pool = Pool(lambda number: None, group_size, batch_size, eta, "any")
     now, ends, idle, begun, training = 0.0, [], slots, 0, None
     while pool.version < len(updates):
         while idle and (job := pool.next()) is not None:

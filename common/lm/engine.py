@@ -117,41 +117,42 @@ class EngineServer:
     """A Ray actor with the methods of grpo_async.py's PolicyServer. The generation server at `url` gives the answers:
     it makes the batches, and loads each version's adapter. Screenshots come from the actor of the name `store`."""
 
-    def __init__(self, url, model_id, max_new_tokens, store):
+    def __init__(self, url, model_id, max_new_tokens, max_tokens, store):
         import ray
 
         processor = llm.load_processor(llm.find_model(model_id))
         self.image_token = llm.image_token(processor)
         stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
         self.engine = Engine(url, sorted(stops))
-        self.store, self.max_new_tokens, self.version = ray.get_actor(store), max_new_tokens, -1
+        self.store, self.version = ray.get_actor(store), -1
+        self.max_new_tokens, self.max_tokens = max_new_tokens, max_tokens  # of an answer; with its prompt
         self.tokens, self.busy, self.asked = 0, 0.0, 0
-        self.beginning = None
+        self.given, self.lock = asyncio.Event(), asyncio.Lock()  # whether it has weights; held as they come
 
-    async def _begin(self):
-        """This server may take the place of another that was lost: the newest weights, if there are any."""
-        newest = await self.store.newest.remote()
-        if newest is not None and newest[1] > self.version:
-            await self.set_weights(newest[0][0], newest[1])
+    async def without_weights(self):
+        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
+        if self.given.is_set():
+            await asyncio.Event().wait()  # until it is lost
 
     async def complete(self, prompt, images, seed, temperature, turns):
         """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
         server reads it in another way."""
-        if self.beginning is None:
-            self.beginning = asyncio.create_task(self._begin())
-        await self.beginning
+        await self.given.wait()
         pictures, begun = await self.store.get.remote(images), time.monotonic()
         if None in pictures:
             raise EnvFault("a screenshot is lost")
         self.asked += 1
         try:
-            settings = seed, temperature, self.max_new_tokens, self.version
+            longest = min(self.max_new_tokens, self.max_tokens - len(prompt))
+            settings = seed, temperature, longest, self.version
             done, ids = await self.engine.complete_chat(turns, pictures, *settings)
         finally:
             self.asked -= 1
             self.busy += time.monotonic() - begun
         if self._text(ids) != self._text(prompt):
             raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
+        if self.image_token in done.ids:  # without a picture it breaks the next forward pass; our log-prob is -inf
+            raise EnvFault(f"the engine at {self.engine.url} sampled an image token")
         self.tokens += len(done.ids)
         return done
 
@@ -161,8 +162,11 @@ class EngineServer:
 
     async def set_weights(self, folder, version):
         """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
-        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
-        self.version = version
+        async with self.lock:
+            if version > self.version:  # else it comes late
+                await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
+                self.version = version
+        self.given.set()
 
     def statistics(self):
         """Tokens sampled and seconds spent on it so far, and how many prompts are answered now."""

@@ -23,7 +23,7 @@ def adamw(model, learning_rate, betas, eps, weight_decay):
 def warmup_cosine(progress, warmup=0.1, floor=0.0):
     """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
     if progress < warmup:
-        return (progress + 1e-3) / warmup
+        return min(1.0, (progress + 1e-3) / warmup)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 

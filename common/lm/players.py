@@ -36,11 +36,18 @@ class Worker:
 @dataclass
 class TaskList:
     """Tasks that are played once each: evaluations, demonstrations. `call(actor, index)` begins one; `outcomes` has
-    what came of it."""
+    what came of it. `beside`: in turn with rollouts, else before them."""
 
     call: object
     todo: list
+    count: int
+    beside: bool = False
+    rollout_next: bool = False
     outcomes: dict = field(default_factory=dict)
+
+    def over(self):
+        """Whether all have ended."""
+        return len(self.outcomes) == self.count
 
 
 class Players:
@@ -117,6 +124,11 @@ class Players:
         worker, listed = self.workers[number], self.listed
         if worker.version < 0:
             return None
+        if listed is not None and listed.beside:
+            listed.rollout_next = not listed.rollout_next
+            job = self.next_rollout(worker.actor) if listed.rollout_next else None
+            if job is not None:
+                return worker, *job
         if listed is not None and listed.todo:
             index = listed.todo.pop(0)
             done, again = partial(listed.outcomes.__setitem__, index), partial(listed.todo.insert, 0, index)
@@ -197,16 +209,25 @@ class Players:
             if self.loop is not None:
                 self.loop.call_soon_threadsafe(self.wake.set)
 
-    def play_each(self, call, count):
-        """What came of `call(actor, index)` for 0 to count - 1, before any rollout begins; None for what was
-        dropped."""
+    def begin_each(self, call, count, beside=False):
+        """`call(actor, index)` for 0 to count - 1 comes before any rollout that has not begun, or in turn with them:
+        the TaskList."""
         with self.changed:
-            listed = self.listed = TaskList(call, list(range(count)))
-        self.wait(lambda: True if len(listed.outcomes) == count else None)
+            self.listed = TaskList(call, list(range(count)), count, beside)
+        self.notify()
+        return self.listed
+
+    def finish_each(self, listed):
+        """What came of each of its calls, once all have ended; None for what was dropped."""
+        self.wait(lambda: True if listed.over() else None)
         with self.changed:
             self.listed = None
         self.notify()
-        return [listed.outcomes[index] for index in range(count)]
+        return [listed.outcomes[index] for index in range(listed.count)]
+
+    def play_each(self, call, count):
+        """Both: what came of `call(actor, index)` for 0 to count - 1."""
+        return self.finish_each(self.begin_each(call, count))
 
     def metrics(self):
         """Faults and how fast rollouts come, so far."""

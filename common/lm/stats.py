@@ -68,7 +68,7 @@ def error_type(trajectory) -> str | None:
     if trajectory.success:
         return None
     actions = [step.action for step in trajectory.steps]
-    if trajectory.ending == "truncated" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
+    if trajectory.ending != "exit" or (len(actions) >= 3 and len(set(actions[-3:])) == 1):
         return ERRORS[0]
     if len({step.observation for step in trajectory.steps}) <= 1:
         return ERRORS[1]

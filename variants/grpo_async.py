@@ -1,0 +1,56 @@
+"""What grpo_async.py's baselines share, and the update of one of them, WebGym's REINFORCE."""
+
+import math
+
+import torch
+
+from common.lm import learn, parallel
+from common.lm.learn import mean_loss, warmup_cosine
+from common.replay import steps_of
+
+REPLAYED = 4  # WebGym's replay is of so many batches
+
+
+def changing_steps(trajectory):
+    """RAFT++ and WebGym: its steps without those that did not change the picture; the last one is never among these."""
+    steps = steps_of([trajectory])
+    return [step for step, after in zip(steps, [*steps[1:], None]) if not after or step.screenshot != after.screenshot]
+
+
+def draw_recent(steps, rng, share=0.4):
+    """WebGym's replay: this share of the steps, oldest first, without replacement, each by the weight
+    (position + 1)^2. A key of u^(1 / weight), the largest ones taken, draws like that."""
+    keys = [rng.random() ** (1 / (position + 1) ** 2) for position in range(len(steps))]
+    drawn = sorted(range(len(steps)), key=lambda position: -keys[position])[: math.ceil(share * len(steps))]
+    return [steps[position] for position in sorted(drawn)]
+
+
+@parallel.everywhere
+def imitate(learner, steps, pictures, args):
+    """WebGym's update: cross-entropy on the drawn steps, in the mean over tokens, two passes in the fine-tuning's
+    batches. Metrics."""
+    learner.pictures = pictures
+
+    def loss_sum(part):
+        return -learner.actor.logprobs(part, args.temperature)[0].sum()
+
+    batches = learn.shuffled(steps, args.sft_batch_size, 2, learner.rng) if steps else []
+    counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
+    rate = args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
+    rates = [rate] * len(batches)
+    losses, norms = learner.actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, counts=counts, rates=rates)
+    learner.updates += len(batches)
+    metrics = {"losses/trained_trajectories": len({step.trajectory for step in steps}), "charts/learning_rate": rate}
+    if losses:
+        metrics["losses/policy_loss"] = metrics["losses/surprise"] = mean_loss(losses, "actor")
+        metrics["losses/grad_norm"] = torch.stack(norms).mean().item()
+    return metrics
+
+
+def replay(learner, trajectories, run, args):
+    """WebGym's batch: drawn from the steps that changed the picture of the last batches' successes of two steps or
+    more; their pictures are in the run's folder. Metrics."""
+    won = [t for t in trajectories if t.reward > 0 and len(t.steps) > 1]
+    steps = draw_recent([step for t in won for step in changing_steps(t)], learner.rng)
+    names = {step.screenshot for drawn in steps for step in drawn.trajectory.steps}
+    return imitate(learner, steps, {name: (run.path / name).read_bytes() for name in names}, args)
