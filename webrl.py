@@ -32,6 +32,7 @@ import torch.nn.functional as F
 
 import envs
 from common import orm
+from common.actions import CALLS
 from common.errors import EnvFault, UsageError
 from common.lm import learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -426,15 +427,24 @@ def agent_task(instruction, actions, obs):
     return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
 
 
-AGENT_SYSTEM_PROMPT = """You operate a web browser to do the user's task. You see the task, your actions so far and the
-page as text, where what can be acted on has a number. Answer with one action and nothing else:
-do(action="Click", element="3")
-do(action="Type", argument="some text", element="3"), or "Search" to press Enter after it
-do(action="Select Dropdown Option", argument="its text", element="3")
-do(action="Hover", element="3"), do(action="Press Enter"), do(action="Scroll Down"), do(action="Scroll Up")
-go_backward(), go_forward()
-exit(message="the answer, N/A if the task cannot be done, or done")
-Before it, say in a line what the element is (# Element: ...) and, where needed, what to remember (# Note: ...)."""
+AGENT_SYSTEM_PROMPT = f"""You operate a web browser to do the user's task. You see the task, your actions so far and the
+page as text, where what can be acted on has a number. Answer with one of these actions:
+{CALLS}
+Examples:
+# Element: "buy now" button [7]
+do(action="Click", element="7")
+# Element: "search" box [2]
+do(action="Search", argument="blue mug", element="2")
+# Note: the order of 3 May cost 24
+exit(message="24")
+REMEMBER:
+- One action an answer, in one line, and nothing after it: no list of steps, no code block.
+- Only what you see on the page has a number. Scroll, or open another page, to see more.
+- Before an action on an element say in a line what it is (# Element: ...), and before any action what of this page you
+need later (# Note: ...): of earlier pages you see nothing else.
+- Where the page says "tabs 1 of 2" you see the first of two tabs: a task may need them all.
+- Do not repeat what changed nothing: try another way. A page that is still loading needs a Wait.
+- Do not refuse the task and ask nobody. When it is done, or cannot be done, exit."""
 END = "<|eot_id|>"
 USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("user", "assistant"))
 
