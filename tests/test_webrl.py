@@ -437,6 +437,29 @@ def test_the_critic_begins_as_the_actor(lora_rank):
         assert critic.value_logits(prompts).tolist() == [0.0]  # V = 0.5
 
 
+def test_adapters_move_the_actor_and_the_critics_zero_head_as_far_as_all_weights_do():
+    """By the paper's preset, in a few updates on the same steps."""
+    made = [trajectory(random.Random(4), 4, 1.0)]
+    steps = webrl.steps_of(made)
+    states = [step.prompt_ids for step in steps]
+
+    def moved(*flags):
+        args = parse(["--preset", "paper", *flags])
+        torch.manual_seed(0)
+        actor = net_of(*webrl.llm.load(args.model_id, args.lora_rank), args, args.learning_rate)
+        critic = value_net(actor).begin(args.critic_learning_rate)
+        before = webrl.llm.hidden_states(actor.model, actor.reader, states)[0].detach()
+        for _ in range(4):
+            actor.descend(lambda part: -actor.action_logprobs(part).sum(), [steps])
+        webrl.update_critic(critic, steps, 4, random.Random(0), args)
+        now = webrl.llm.hidden_states(actor.model, actor.reader, states)[0].detach()
+        return (now - before).norm().item(), critic.model["head"].weight.abs().mean().item()
+
+    (full, full_head), (adapters, head) = moved(), moved("--lora-rank", "8")
+    assert 1 / 3 < adapters / full < 3
+    assert head == pytest.approx(10 * full_head, rel=0.2) and head > 3e-5  # four steps of 1e-5
+
+
 @pytest.mark.parametrize("critic_first", [True, False])
 def test_advantages_are_those_of_the_critic_that_was_asked_for(tiny, critic_first):
     """--critic-first: of the critic after its update on this phase's outcomes; otherwise of the one before it."""
