@@ -593,12 +593,12 @@ def evolved_task(env, proposed, parent):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def set_ref_logprobs(steps, actor, args):
+def set_ref_logprobs(steps, actor):
     """log pi_ref(a | s, I) of the steps' actions into their `ref_logprob`: pi_ref is the actor as it is now, at the
-    start of a phase. Returns the actions' perplexities."""
+    start of a phase (not its sampling at --temperature). Returns the actions' perplexities."""
 
     def score(part):
-        logprobs, mask = actor.logprobs(part, args.temperature)
+        logprobs, mask = actor.logprobs(part)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
     scores = actor.score(score, steps)
@@ -615,7 +615,7 @@ def draw_replay(replay_buffer, actor, limit, rng, args):
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
         chunk = candidates[scored : scored + 1024]
-        ppl = torch.tensor(set_ref_logprobs(chunk, actor, args))
+        ppl = torch.tensor(set_ref_logprobs(chunk, actor))
         inside = in_confidence_band(ppl, args.perplexity_low, args.perplexity_high)
         kept += [chunk[i] for i in inside.nonzero().flatten().tolist()]
         scored += len(chunk)
@@ -679,7 +679,7 @@ def update_actor(learner, steps, phase, rng, args):
     actor, variant, drifts = learner.actor, VARIANTS[args.loss], []
 
     def loss_sum(part):
-        logprobs = actor.action_logprobs(part, args.temperature)  # [N] log pi(a | s, I)
+        logprobs = actor.action_logprobs(part)  # [N] log pi(a | s, I)
         reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
         advantage = None
@@ -725,14 +725,14 @@ def has_judge(learner, args):
 
 
 def train_orm(learner, labelled, epochs, args):
-    """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
+    """Train the ORM on trajectories with true verdicts, to say what these pay; the last epoch's loss."""
     labelled = [t for t in labelled if t.verdict is not None]
     prompts = [orm_prompt(learner.orm.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
     return orm.train(
         learner.orm,
         ids,
-        [t.verdict for t in labelled],
+        [outcome_reward(t, "env") for t in labelled],
         args.orm_batch_size,
         epochs,
         args.seed,
@@ -852,7 +852,7 @@ def experience(learner, memory, rollouts, rng, args):
     """Line 17: a phase's rollouts and what is replayed, under the last actor; the critic's update, their advantages.
     Returns (the steps that the actor is trained on, metrics)."""
     fresh = steps_of(rollouts)
-    set_ref_logprobs(fresh, learner.actor, args)
+    set_ref_logprobs(fresh, learner.actor)
     replayed, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
@@ -875,7 +875,8 @@ def experience(learner, memory, rollouts, rng, args):
 
 
 def outcome_reward(trajectory, judged_by, threshold=0.5):
-    """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
+    """r_T of an episode wherever it is one (start-up, ORM labels, phases): 1.0 where the judge says success, else 0.0.
+    An agent that ran out of steps never said it was done: 0.0, though a check may pass on the page that it left."""
     success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > threshold
     return float(success and trajectory.ending == "exit")
 
@@ -958,7 +959,8 @@ def train(args, env, player, learner):
             # 17, 18: the critic and the actor
             steps, found = experience(learner, memory, rollouts, learner.rng, args)
             metrics |= found | update_actor(learner, steps, phase, learner.rng, args)
-            metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
+            if args.temperature == 1.0:  # sampling's are of the tempered policy
+                metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
         publish(learner, player)
         # 19, 20: buffer and failure set
         keep(run, memory, rollouts, args)
@@ -1055,8 +1057,7 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
         judge(learner, unchecked, args)
     start = without_unknown(learner, player, start, args)
     for t in start:
-        known = t.verdict is not None
-        t.reward = float(t.verdict) if known else outcome_reward(t, args.judge, args.orm_threshold)
+        t.reward = outcome_reward(t, args.judge if t.verdict is None else "env", args.orm_threshold)
     keep(run, memory, start, args)
     if has_checks:
         make_judge_and_critic(learner, args)

@@ -294,7 +294,7 @@ def actor_gradient(model, tokenizer, trajectories, args):
     steps = webrl.steps_of(trajectories)
     for number, step in enumerate(steps):
         step.advantage = math.sin(number)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     for step in steps:
         step.ref_logprob -= 0.1
     webrl.update_actor(webrl.Learner(actor, random.Random(0)), steps, 1, random.Random(0), args)
@@ -322,16 +322,35 @@ def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
     actor = net_of(*tiny, make_args())
-    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), actor, make_args()))
+    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), actor))
     args = make_args(perplexity_low=every[50], perplexity_high=every[150])  # a band that holds half of them
     steps, share = webrl.draw_replay(buffer, actor, limit=25, rng=random.Random(0), args=args)
     assert len(steps) == 25 and share == pytest.approx(101 / 200)  # all were scored
     references = [step.ref_logprob for step in steps]
-    again = webrl.set_ref_logprobs(steps, actor, args)
+    again = webrl.set_ref_logprobs(steps, actor)
     assert all(every[50] - 1e-3 <= ppl <= every[150] + 1e-3 for ppl in again)
     assert [step.ref_logprob for step in steps] == pytest.approx(references, abs=1e-4)
     narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
     assert webrl.draw_replay(buffer, actor, limit=25, rng=rng, args=narrow) == ([], 0.0)
+
+
+def test_perplexity_and_log_pi_are_the_actors_whatever_the_rollouts_temperature(tiny):
+    import copy
+
+    steps = webrl.steps_of([trajectory(random.Random(2), 4, 1.0)])
+    for step in steps:
+        step.advantage = 0.5
+    drifts, found = [], []
+    for temperature in (1.0, 0.25):
+        args = make_args(temperature=temperature, perplexity_low=0.0, perplexity_high=1e30)
+        actor = net_of(copy.deepcopy(tiny[0]), tiny[1], args, 0.0)
+        webrl.draw_replay([steps[0].trajectory], actor, 9, random.Random(0), args)
+        found.append([step.ref_logprob for step in steps])
+        metrics = webrl.update_actor(webrl.Learner(actor, random.Random(0)), steps, 1, random.Random(0), args)
+        drifts.append(metrics["losses/ref_minus_new_logprob"])
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx([sum(actor.token_logprobs([s])[s]) for s in steps], abs=1e-4)
+    assert drifts == pytest.approx([0.0, 0.0], abs=1e-4)  # the update's log pi is that of pi_ref
 
 
 @pytest.mark.parametrize("loss", ["paper", "sft"])
@@ -344,14 +363,14 @@ def test_an_update_moves_the_actions_the_right_way(tiny, loss):
     steps = webrl.steps_of(trajectories)
     args = make_args(learning_rate=1e-3, actor_epochs=1, loss=loss, batch_size=6)
     actor = net_of(copy.deepcopy(tiny[0]), tiny[1], args, args.learning_rate)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     for step in steps:
         step.advantage = 0.5 if step.trajectory.reward else -0.5
     before = {step: step.ref_logprob for step in steps}
     learner = webrl.Learner(actor, random.Random(0))
     kept = [step for step in steps if step.trajectory.reward] if loss == "sft" else steps
     metrics = webrl.update_actor(learner, kept, 1, rng, args)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     change = {1.0: 0.0, 0.0: 0.0}
     for step in steps:
         change[step.trajectory.reward] += step.ref_logprob - before[step]
@@ -417,6 +436,29 @@ def test_the_judge_in_force_pays_and_running_out_of_steps_does_not():
     assert webrl.outcome_reward(made(0.2, 1.0), "env") == 1.0
     assert webrl.outcome_reward(made(0.9, None), "env") == 0.0  # no checker
     assert webrl.outcome_reward(made(0.9, 1.0, "truncated"), "orm") == 0.0
+
+
+def test_an_episode_that_was_cut_off_is_worth_as_much_everywhere(monkeypatch):
+    """Where a check looks at the page alone it may pass without an exit (WebArena, WebGym)."""
+    step = Step([1], [2], [-0.5], 0, "page", "scroll")
+    task = Task("a", "shop", "buy", 15, config={"eval": {}})
+    cut_off, ended = (Trajectory(task, 0, 0, [step], e, verdict=1.0, policy="start-up") for e in ("truncated", "exit"))
+    quiet = SimpleNamespace(append=lambda _: None)
+    run = SimpleNamespace(timer=Timer(), trajectories=quiet, report=lambda *_: None, log=lambda *_: None)
+    play = lambda tasks, temperature, seed, title, *_: [cut_off, ended] if title == "start-up" else []  # noqa: E731
+    player = SimpleNamespace(run=run, play=play, envs=[None], steps=0)
+    args = make_args(judge="env", loss="sft", curriculum=False)
+    learner = webrl.Learner(net_of(*webrl.llm.load(args.model_id), args), random.Random(0))
+    memory = webrl.Memory(set(), [])
+    monkeypatch.setattr(webrl, "save", lambda *_: None)
+    webrl.start_memory(learner, memory, player, [task], [], args)
+    assert (cut_off.reward, ended.reward) == (0.0, 1.0)
+    assert memory.replay_buffer == [ended] and memory.failure_set == [task]
+    labels = {}
+    monkeypatch.setattr(webrl.orm, "train", lambda net, prompts, given, *_: labels.update(given=given))
+    learner.orm = learner.actor
+    webrl.train_orm(learner, memory.labelled, 1, args)
+    assert labels["given"] == [0.0, 1.0] == [webrl.outcome_reward(t, "env") for t in (cut_off, ended)]
 
 
 @pytest.mark.parametrize("lora_rank", [0, 4])
@@ -489,7 +531,7 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     assert metrics["losses/policy_loss"] > 0
     won = webrl.steps_of([t for t in rollouts if t.reward])
     before = [step.ref_logprob for step in won]
-    webrl.set_ref_logprobs(won, actor, args)
+    webrl.set_ref_logprobs(won, actor)
     assert sum(step.ref_logprob for step in won) > sum(before) + 1
 
 
