@@ -96,6 +96,10 @@ class Args(RunArgs):
     page_tokens: int = preset(12000, tiny=400)
     """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
+    # the training instructions
+    train_tasks: int = preset(1186, tiny=0)
+    """training instructions, the environment's first N (WebArena-Lite has 1,186); 0: all"""
+
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
@@ -157,7 +161,8 @@ class Args(RunArgs):
     generator_model: str = "gpt-4o-2024-05-13"
     """model name at that server; its key is read from OPENAI_API_KEY"""
     generator_prompt: Literal[1, 2, 3] = 1
-    """which of three prompts, after the paper's versions (Figures 18 to 20)"""
+    """which of three prompts: 1 says what the released one does (Figure 18); 2 and 3 are ours, not the paper's versions
+    (Figures 19 and 20)"""
     filter_low: float = 0.05
     """critic filter: keep instructions whose start value is at least this"""
     filter_high: float = 0.75
@@ -610,7 +615,9 @@ def set_ref_logprobs(steps, actor):
 def draw_replay(replay_buffer, actor, limit, rng, args):
     """Replay under the last actor (section 2.2): a random subset of the buffer's steps whose actions' perplexity is in
     the band, at most `limit`. Returns (steps, share of the scored actions that was in the band)."""
-    candidates = steps_of(replay_buffer)
+    candidates, capacity = steps_of(replay_buffer), VARIANTS[args.loss].capacity
+    if capacity and len(candidates) > capacity:  # the newest
+        candidates = sorted(candidates, key=lambda step: step.trajectory.phase)[-capacity:]
     rng.shuffle(candidates)
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
@@ -750,12 +757,24 @@ def labelled_episodes(memory, args):
     return [t for t in memory.labelled if t not in unwanted]
 
 
+def rewritten(env, tasks, rng):
+    """The training tasks with other instructions (B.3), by `env.vary`, those with a true check; where there is none, as
+    they are."""
+    found = []
+    for task in tasks:
+        proposed = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
+        found.append(rng.choice([other for other in proposed if envs.has_check(env, other)] or [task]))
+    return found
+
+
 def start_orm(learner, memory, player, train_tasks, args):
     """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
-    hotter. Returns metrics on a held-out tenth of the instructions."""
+    hotter (with the curriculum on rewritten instructions). Returns metrics on a held-out tenth of the instructions."""
     wanted = max(0, args.orm_episodes - len(labelled_episodes(memory, args)) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw_tasks(train_tasks, int(share * wanted), learner.rng)
+        if args.curriculum and not args.generator:  # the environment can; what it writes will be judged
+            tasks = rewritten(player.envs[0], tasks, learner.rng)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
     own = labelled_episodes(memory, args)
@@ -858,7 +877,8 @@ def experience(learner, memory, rollouts, rng, args):
         limit = int(args.replay_ratio * len(fresh))
         buffer = memory.replay_buffer + [t for t in memory.rollouts if args.replay_failures and not t.reward]
         replayed, share = draw_replay(buffer, learner.actor, limit, rng, args)
-        metrics |= {"replay/steps": len(replayed), "replay/in_band": share}
+        demonstrated = sum(step.trajectory.kind == "demo" for step in replayed)
+        metrics |= {"replay/steps": len(replayed), "replay/in_band": share, "replay/demonstrations": demonstrated}
     steps = fresh + replayed
     if learner.critic is not None:
         data = fresh if args.critic_replay == "none" else steps
@@ -879,6 +899,16 @@ def outcome_reward(trajectory, judged_by, threshold=0.5):
     An agent that ran out of steps never said it was done: 0.0, though a check may pass on the page that it left."""
     success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > threshold
     return float(success and trajectory.ending == "exit")
+
+
+def check_metrics(env, rollouts):
+    """The share of the rollouts' instructions that have a true check, and the true success where the others, of which
+    many cannot be done, count as failures."""
+    count = max(1, len(rollouts))
+    return {
+        "curriculum/checkable": sum(envs.has_check(env, t.task) for t in rollouts) / count,
+        "curriculum/true_success": sum(t.verdict or 0.0 for t in rollouts) / count,
+    }
 
 
 def value_metrics(fresh, experience):
@@ -954,8 +984,7 @@ def train(args, env, player, learner):
                 trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
             metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold)
             metrics |= player.metrics() | {f"curriculum/{name}": value for name, value in counts.items()}
-            checkable = sum(t.task.config is not None for t in rollouts)
-            metrics["curriculum/checkable"] = checkable / max(1, len(rollouts))
+            metrics |= check_metrics(env, rollouts)
             # 17, 18: the critic and the actor
             steps, found = experience(learner, memory, rollouts, learner.rng, args)
             metrics |= found | update_actor(learner, steps, phase, learner.rng, args)
@@ -978,7 +1007,7 @@ def train(args, env, player, learner):
 def tasks_of(env, args):
     """Training, eval and test tasks. Raises UsageError where nothing would say what succeeded at them, and where the
     curriculum has nobody to write instructions."""
-    train_tasks = env.tasks("train")
+    train_tasks = env.tasks("train")[: args.train_tasks or None]
     trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
     if not trained_judge and not any(envs.has_check(env, task) for task in train_tasks):
         raise UsageError(
@@ -1023,7 +1052,7 @@ def start_actor(learner, memory, player, train_tasks, args):
     """Line 1: supervised fine-tuning on demonstrations."""
     run = player.run
     if args.demos:
-        demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
+        demos = read_demos(args.demos, player.prompt, player.encode_action, player.envs[0].tasks("train"))
     else:
         demos = player.demonstrate(draw_evenly(train_tasks, args.num_demos, learner.rng))
     if (args.demos or args.num_demos) and not demos:

@@ -586,6 +586,74 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
     assert metrics["orm/labelled"] == 90 and metrics["orm_start/episodes"] == 9
 
 
+def test_training_instructions_are_the_first_n():
+    env = envs.make("arena-v1/shop")
+    every = env.tasks("train")
+    assert parse(["--preset", "paper"]).train_tasks == 1186 and parse([]).train_tasks == 0
+    for flags, wanted in (([], every), (["--train-tasks", "40"], every[:40])):
+        assert webrl.tasks_of(env, parse(flags))[0] == wanted
+    assert len({task.template for task in every[:40]}) > 15  # of all kinds
+
+
+def test_what_has_no_check_counts_as_a_failure_beside_the_known_success():
+    rollouts = [trajectory(random.Random(0), 1, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
+    for t, config in zip(rollouts, ({"eval": {}}, {"eval": {}}, {"eval": {}}, None), strict=True):
+        t.task, t.verdict = webrl.replace(t.task, config=config), t.reward if config else None
+    metrics = stats.rollout_metrics(rollouts) | webrl.check_metrics(SimpleNamespace(), rollouts)
+    assert metrics["rollout/true_success"] == pytest.approx(2 / 3) and metrics["curriculum/true_success"] == 0.5
+    assert metrics["curriculum/checkable"] == 0.75
+    scored = SimpleNamespace(scores_all=True)  # without a config: text environments
+    assert webrl.check_metrics(scored, rollouts)["curriculum/checkable"] == 1.0
+
+
+def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
+    """B.3; by an environment whose tasks cannot be done where they end in 5 or 7."""
+    own = [Task(f"{i}", "shop", "buy", 15, config={"eval": {}}) for i in range(200)]
+    made = webrl.rewritten(Sites(), own, random.Random(0))
+    assert len(made) == 200 and all(task.config is not None for task in made)
+    assert all(task.instruction.startswith("buy ") and not task.instruction.endswith(("5", "7")) for task in made)
+
+    class Silent(Sites):
+        def task_from_text(self, text, like):
+            return None
+
+    assert webrl.rewritten(Silent(), own, random.Random(0)) == own
+    played, labels = [], []
+    player = SimpleNamespace(envs=[Sites()], play=lambda tasks, *_: played.append(tasks) or [])
+    player.run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=labels.append))
+    for curriculum in (True, False):
+        args = make_args(curriculum=curriculum, orm_episodes=20)
+        learner = SimpleNamespace(rng=random.Random(0), orm=None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(webrl, "train_orm", lambda *_: 0.0)
+            patch.setattr(webrl, "judge", lambda *_: None)
+            webrl.start_orm(learner, webrl.Memory(set(), []), player, own, args)
+        words = {task.instruction for tasks in played for task in tasks}
+        assert ("buy" not in words) is curriculum
+        played.clear()
+
+
+def test_digirls_buffer_holds_its_newest_steps_and_replayed_demonstrations_are_counted(tiny, monkeypatch):
+    rng = random.Random(0)
+    buffer = [trajectory(rng, 5, 1.0) for _ in range(8)]
+    for phase, t in enumerate(reversed(buffer)):
+        t.phase, t.kind = phase, "rollout" if phase % 2 else "demo"
+    actor, whole = net_of(*tiny, make_args()), dict(perplexity_low=0.0, perplexity_high=1e30, replay_ratio=9.0)
+    assert webrl.VARIANTS["digirl"].capacity == 100_000 and webrl.VARIANTS["paper"].capacity is None  # Table 5
+    monkeypatch.setitem(webrl.VARIANTS, "digirl", webrl.replace(webrl.VARIANTS["digirl"], capacity=12))
+
+    def replayed(loss):
+        return webrl.draw_replay(buffer, actor, 99, random.Random(0), make_args(loss=loss, **whole))[0]
+
+    assert len(replayed("paper")) == 40
+    newest = replayed("digirl")
+    assert len(newest) == 12 and min(step.trajectory.phase for step in newest) == 5
+    memory = webrl.Memory(set(), [], replay_buffer=buffer)
+    learner = webrl.Learner(actor, random.Random(0))
+    _, metrics = webrl.experience(learner, memory, [trajectory(rng, 5, 1.0)], rng, make_args(loss="sft", **whole))
+    assert (metrics["replay/steps"], metrics["replay/demonstrations"]) == (40, 20)
+
+
 def test_tasks_are_drawn_in_turn():
     drawn = webrl.draw_tasks(list(range(5)), 12, random.Random(0))
     assert len(drawn) == 12 and sorted(drawn[:5]) == sorted(drawn[5:10]) == list(range(5))
