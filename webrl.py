@@ -457,9 +457,8 @@ USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("u
 def released_prompt(tokenizer, instruction, actions, html):
     """The string that the released checkpoints were trained on: one round a step, of which only the last holds its
     page; Llama 3's headers in every model. History and page together are cut to 15,872 characters."""
-    instruction, html, *actions = (
-        llm.without_special_tokens(tokenizer, text) for text in (instruction, html, *actions)
-    )
+    texts = instruction, html, *actions
+    instruction, html, *actions = (llm.without_special_tokens(tokenizer, text) for text in texts)
     history = "".join(
         f"Round {i}\n\n{END}{USER}\n{'** Simplified html **' if i else instruction}\n\n{END}{ASSISTANT}\n{action}\n\n"
         for i, action in enumerate(actions)
@@ -736,17 +735,9 @@ def train_orm(learner, labelled, epochs, args):
     labelled = [t for t in labelled if t.verdict is not None]
     prompts = [orm_prompt(learner.orm.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
-    return orm.train(
-        learner.orm,
-        ids,
-        [outcome_reward(t, "env") for t in labelled],
-        args.orm_batch_size,
-        epochs,
-        args.seed,
-        words,
-        args.orm_lm_weight,
-        warmup_cosine,
-    )
+    labels = [outcome_reward(t, "env") for t in labelled]
+    settings = args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine
+    return orm.train(learner.orm, ids, labels, *settings)
 
 
 def labelled_episodes(memory, args):
@@ -757,14 +748,10 @@ def labelled_episodes(memory, args):
     return [t for t in memory.labelled if t not in unwanted]
 
 
-def rewritten(env, tasks, rng):
-    """The training tasks with other instructions (B.3), by `env.vary`, those with a true check; where there is none, as
-    they are."""
-    found = []
-    for task in tasks:
-        proposed = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
-        found.append(rng.choice([other for other in proposed if envs.has_check(env, other)] or [task]))
-    return found
+def rewritten(env, task, rng):
+    """A training task with another instruction (B.3), by `env.vary`, that has a true check; as it is where none has."""
+    proposed = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
+    return rng.choice([other for other in proposed if envs.has_check(env, other)] or [task])
 
 
 def start_orm(learner, memory, player, train_tasks, args):
@@ -774,7 +761,7 @@ def start_orm(learner, memory, player, train_tasks, args):
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw_tasks(train_tasks, int(share * wanted), learner.rng)
         if args.curriculum and not args.generator:  # the environment can; what it writes will be judged
-            tasks = rewritten(player.envs[0], tasks, learner.rng)
+            tasks = [rewritten(player.envs[0], task, learner.rng) for task in tasks]
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
     own = labelled_episodes(memory, args)
@@ -904,11 +891,8 @@ def outcome_reward(trajectory, judged_by, threshold=0.5):
 def check_metrics(env, rollouts):
     """The share of the rollouts' instructions that have a true check, and the true success where the others, of which
     many cannot be done, count as failures."""
-    count = max(1, len(rollouts))
-    return {
-        "curriculum/checkable": sum(envs.has_check(env, t.task) for t in rollouts) / count,
-        "curriculum/true_success": sum(t.verdict or 0.0 for t in rollouts) / count,
-    }
+    sums = {"checkable": [envs.has_check(env, t.task) for t in rollouts], "true_success": [t.verdict for t in rollouts]}
+    return {f"curriculum/{name}": sum(filter(None, each)) / max(1, len(each)) for name, each in sums.items()}
 
 
 def value_metrics(fresh, experience):
@@ -944,10 +928,8 @@ def main(args):
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
         other = llm.load_tokenizer(args.orm_model_id)
         if other.get_vocab() != tokenizer.get_vocab():
-            reason = (
-                f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=) to start from that"
-            )
-            raise UsageError(f"--orm-model-id {args.orm_model_id}: {reason}")
+            reason = f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=)"
+            raise UsageError(f"--orm-model-id {args.orm_model_id}: {reason} to start from that")
     env = envs.make(
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",
@@ -1010,9 +992,7 @@ def tasks_of(env, args):
     train_tasks = env.tasks("train")[: args.train_tasks or None]
     trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
     if not trained_judge and not any(envs.has_check(env, task) for task in train_tasks):
-        raise UsageError(
-            "none of the training tasks has a check: --judge URL, or --orm-model-id, an ORM that is trained"
-        )
+        raise UsageError("no training task has a check: --judge URL, or --orm-model-id, an ORM that is trained")
     if args.curriculum and not args.generator:
         env.vary(train_tasks[0], random.Random(0))  # an environment that cannot says so now
     return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]

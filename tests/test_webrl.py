@@ -609,15 +609,16 @@ def test_what_has_no_check_counts_as_a_failure_beside_the_known_success():
 def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
     """B.3; by an environment whose tasks cannot be done where they end in 5 or 7."""
     own = [Task(f"{i}", "shop", "buy", 15, config={"eval": {}}) for i in range(200)]
-    made = webrl.rewritten(Sites(), own, random.Random(0))
-    assert len(made) == 200 and all(task.config is not None for task in made)
+    rng = random.Random(0)
+    made = [webrl.rewritten(Sites(), task, rng) for task in own]
+    assert all(task.config is not None for task in made)
     assert all(task.instruction.startswith("buy ") and not task.instruction.endswith(("5", "7")) for task in made)
 
     class Silent(Sites):
         def task_from_text(self, text, like):
             return None
 
-    assert webrl.rewritten(Silent(), own, random.Random(0)) == own
+    assert webrl.rewritten(Silent(), own[0], rng) == own[0]
     played, labels = [], []
     player = SimpleNamespace(envs=[Sites()], play=lambda tasks, *_: played.append(tasks) or [])
     player.run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=labels.append))
