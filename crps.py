@@ -29,6 +29,7 @@ from typing import Literal
 import torch
 
 import envs
+from common.actions import CALLS
 from common.errors import UsageError
 from common.lm import learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -454,7 +455,7 @@ def make_learner(learner, args):
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
-# Appendix C. The paper's words; the web's is ours, in the same form.
+# Appendix C. The paper's words; the web's is ours, in the same form, with all actions that its parser takes.
 TAGS = """You should first reason step-by-step about the current situation{more}. This reasoning process MUST be
 enclosed within <think> </think> tags.
 Once you've finished your reasoning, you should choose an admissible action for current step and present it within
@@ -489,10 +490,8 @@ Prior to this step, you have already taken {count} step(s). Below are the most r
 corresponding actions you took: {history}
 
 You are now at step {now}. Your current page is: {observation}
-Your admissible actions are: do(action="Click", element="3"), do(action="Type", argument="some text", element="3") or
-"Search" to press Enter after it, do(action="Select Dropdown Option", argument="its text", element="3"),
-do(action="Press Enter"), do(action="Scroll Down"), do(action="Scroll Up"), go_backward(), and at the end
-exit(message="the answer, N/A if the task cannot be done, or done").
+Your admissible actions are these, on the elements that you see by their numbers:
+{actions}
 
 Now it's your turn to take an action.
 """ + TAGS.format(more="")
@@ -522,7 +521,7 @@ def agent_prompt(
             history=history,
             now=len(steps) + 1,
             observation=obs["text"] + error,
-            actions=",\n".join(f"'{action}'" for action in obs.get("actions", ())),
+            actions=CALLS if template is WEB_PROMPT else ",\n".join(f"'{action}'" for action in obs.get("actions", ())),
         )
         return llm.chat_prompt(tokenizer, "You are a helpful assistant.", text)
     history = "".join(f"{cut(tokenizer, s.observation, history_tokens)}\n{s.action}\n" for s in recent)

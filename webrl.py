@@ -32,6 +32,7 @@ import torch.nn.functional as F
 
 import envs
 from common import orm
+from common.actions import CALLS
 from common.errors import EnvFault, UsageError
 from common.lm import learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -95,6 +96,10 @@ class Args(RunArgs):
     page_tokens: int = preset(12000, tiny=400)
     """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
+    # the training instructions
+    train_tasks: int = preset(1186, tiny=0)
+    """training instructions, the environment's first N (WebArena-Lite has 1,186); 0: all"""
+
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
@@ -156,7 +161,8 @@ class Args(RunArgs):
     generator_model: str = "gpt-4o-2024-05-13"
     """model name at that server; its key is read from OPENAI_API_KEY"""
     generator_prompt: Literal[1, 2, 3] = 1
-    """which of three prompts, after the paper's versions (Figures 18 to 20)"""
+    """which of three prompts: 1 says what the released one does (Figure 18); 2 and 3 are ours, not the paper's versions
+    (Figures 19 and 20)"""
     filter_low: float = 0.05
     """critic filter: keep instructions whose start value is at least this"""
     filter_high: float = 0.75
@@ -426,15 +432,24 @@ def agent_task(instruction, actions, obs):
     return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
 
 
-AGENT_SYSTEM_PROMPT = """You operate a web browser to do the user's task. You see the task, your actions so far and the
-page as text, where what can be acted on has a number. Answer with one action and nothing else:
-do(action="Click", element="3")
-do(action="Type", argument="some text", element="3"), or "Search" to press Enter after it
-do(action="Select Dropdown Option", argument="its text", element="3")
-do(action="Hover", element="3"), do(action="Press Enter"), do(action="Scroll Down"), do(action="Scroll Up")
-go_backward(), go_forward()
-exit(message="the answer, N/A if the task cannot be done, or done")
-Before it, say in a line what the element is (# Element: ...) and, where needed, what to remember (# Note: ...)."""
+AGENT_SYSTEM_PROMPT = f"""You operate a web browser to do the user's task. You see the task, your actions so far and the
+page as text, where what can be acted on has a number. Answer with one of these actions:
+{CALLS}
+Examples:
+# Element: "buy now" button [7]
+do(action="Click", element="7")
+# Element: "search" box [2]
+do(action="Search", argument="blue mug", element="2")
+# Note: the order of 3 May cost 24
+exit(message="24")
+REMEMBER:
+- One action an answer, in one line, and nothing after it: no list of steps, no code block.
+- Only what you see on the page has a number. Scroll, or open another page, to see more.
+- Before an action on an element say in a line what it is (# Element: ...), and before any action what of this page you
+need later (# Note: ...): of earlier pages you see nothing else.
+- Where the page says "tabs 1 of 2" you see the first of two tabs: a task may need them all.
+- Do not repeat what changed nothing: try another way. A page that is still loading needs a Wait.
+- Do not refuse the task and ask nobody. When it is done, or cannot be done, exit."""
 END = "<|eot_id|>"
 USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("user", "assistant"))
 
@@ -442,9 +457,8 @@ USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("u
 def released_prompt(tokenizer, instruction, actions, html):
     """The string that the released checkpoints were trained on: one round a step, of which only the last holds its
     page; Llama 3's headers in every model. History and page together are cut to 15,872 characters."""
-    instruction, html, *actions = (
-        llm.without_special_tokens(tokenizer, text) for text in (instruction, html, *actions)
-    )
+    texts = instruction, html, *actions
+    instruction, html, *actions = (llm.without_special_tokens(tokenizer, text) for text in texts)
     history = "".join(
         f"Round {i}\n\n{END}{USER}\n{'** Simplified html **' if i else instruction}\n\n{END}{ASSISTANT}\n{action}\n\n"
         for i, action in enumerate(actions)
@@ -583,12 +597,12 @@ def evolved_task(env, proposed, parent):
 
 
 # --------------------------------------------------------------------------------------------------------- the updates
-def set_ref_logprobs(steps, actor, args):
+def set_ref_logprobs(steps, actor):
     """log pi_ref(a | s, I) of the steps' actions into their `ref_logprob`: pi_ref is the actor as it is now, at the
-    start of a phase. Returns the actions' perplexities."""
+    start of a phase (not its sampling at --temperature). Returns the actions' perplexities."""
 
     def score(part):
-        logprobs, mask = actor.logprobs(part, args.temperature)
+        logprobs, mask = actor.logprobs(part)
         return torch.stack([logprobs.sum(dim=1), perplexity(logprobs, mask)], dim=1)
 
     scores = actor.score(score, steps)
@@ -600,12 +614,14 @@ def set_ref_logprobs(steps, actor, args):
 def draw_replay(replay_buffer, actor, limit, rng, args):
     """Replay under the last actor (section 2.2): a random subset of the buffer's steps whose actions' perplexity is in
     the band, at most `limit`. Returns (steps, share of the scored actions that was in the band)."""
-    candidates = steps_of(replay_buffer)
+    candidates, capacity = steps_of(replay_buffer), VARIANTS[args.loss].capacity
+    if capacity and len(candidates) > capacity:  # the newest
+        candidates = sorted(candidates, key=lambda step: step.trajectory.phase)[-capacity:]
     rng.shuffle(candidates)
     kept, scored = [], 0
     while len(kept) < limit and scored < len(candidates):
         chunk = candidates[scored : scored + 1024]
-        ppl = torch.tensor(set_ref_logprobs(chunk, actor, args))
+        ppl = torch.tensor(set_ref_logprobs(chunk, actor))
         inside = in_confidence_band(ppl, args.perplexity_low, args.perplexity_high)
         kept += [chunk[i] for i in inside.nonzero().flatten().tolist()]
         scored += len(chunk)
@@ -669,7 +685,7 @@ def update_actor(learner, steps, phase, rng, args):
     actor, variant, drifts = learner.actor, VARIANTS[args.loss], []
 
     def loss_sum(part):
-        logprobs = actor.action_logprobs(part, args.temperature)  # [N] log pi(a | s, I)
+        logprobs = actor.action_logprobs(part)  # [N] log pi(a | s, I)
         reference = torch.tensor([step.ref_logprob for step in part], device=logprobs.device)
         drifts.append((reference - logprobs.detach()).sum()[None])
         advantage = None
@@ -715,21 +731,13 @@ def has_judge(learner, args):
 
 
 def train_orm(learner, labelled, epochs, args):
-    """Train the ORM on trajectories with true verdicts; the last epoch's loss."""
+    """Train the ORM on trajectories with true verdicts, to say what these pay; the last epoch's loss."""
     labelled = [t for t in labelled if t.verdict is not None]
     prompts = [orm_prompt(learner.orm.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
-    return orm.train(
-        learner.orm,
-        ids,
-        [t.verdict for t in labelled],
-        args.orm_batch_size,
-        epochs,
-        args.seed,
-        words,
-        args.orm_lm_weight,
-        warmup_cosine,
-    )
+    labels = [outcome_reward(t, "env") for t in labelled]
+    settings = args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine
+    return orm.train(learner.orm, ids, labels, *settings)
 
 
 def labelled_episodes(memory, args):
@@ -740,12 +748,20 @@ def labelled_episodes(memory, args):
     return [t for t in memory.labelled if t not in unwanted]
 
 
+def rewritten(env, task, rng):
+    """A training task with another instruction (B.3), by `env.vary`, that has a true check; as it is where none has."""
+    proposed = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
+    return rng.choice([other for other in proposed if envs.has_check(env, other)] or [task])
+
+
 def start_orm(learner, memory, player, train_tasks, args):
     """Train the ORM on what is labelled and, where that is too little, on rollouts of the SFT policy, greedy and
-    hotter. Returns metrics on a held-out tenth of the instructions."""
+    hotter (with the curriculum on rewritten instructions). Returns metrics on a held-out tenth of the instructions."""
     wanted = max(0, args.orm_episodes - len(labelled_episodes(memory, args)) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw_tasks(train_tasks, int(share * wanted), learner.rng)
+        if args.curriculum and not args.generator:  # the environment can; what it writes will be judged
+            tasks = [rewritten(player.envs[0], task, learner.rng) for task in tasks]
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
     own = labelled_episodes(memory, args)
@@ -842,13 +858,14 @@ def experience(learner, memory, rollouts, rng, args):
     """Line 17: a phase's rollouts and what is replayed, under the last actor; the critic's update, their advantages.
     Returns (the steps that the actor is trained on, metrics)."""
     fresh = steps_of(rollouts)
-    set_ref_logprobs(fresh, learner.actor, args)
+    set_ref_logprobs(fresh, learner.actor)
     replayed, metrics = [], {}
     if args.replay:
         limit = int(args.replay_ratio * len(fresh))
         buffer = memory.replay_buffer + [t for t in memory.rollouts if args.replay_failures and not t.reward]
         replayed, share = draw_replay(buffer, learner.actor, limit, rng, args)
-        metrics |= {"replay/steps": len(replayed), "replay/in_band": share}
+        demonstrated = sum(step.trajectory.kind == "demo" for step in replayed)
+        metrics |= {"replay/steps": len(replayed), "replay/in_band": share, "replay/demonstrations": demonstrated}
     steps = fresh + replayed
     if learner.critic is not None:
         data = fresh if args.critic_replay == "none" else steps
@@ -865,9 +882,17 @@ def experience(learner, memory, rollouts, rng, args):
 
 
 def outcome_reward(trajectory, judged_by, threshold=0.5):
-    """r_T: 1.0 where the judge says success, else 0.0. An agent that ran out of steps never said it was done: 0.0."""
+    """r_T of an episode wherever it is one (start-up, ORM labels, phases): 1.0 where the judge says success, else 0.0.
+    An agent that ran out of steps never said it was done: 0.0, though a check may pass on the page that it left."""
     success = bool(trajectory.verdict) if judged_by == "env" else trajectory.judged > threshold
     return float(success and trajectory.ending == "exit")
+
+
+def check_metrics(env, rollouts):
+    """The share of the rollouts' instructions that have a true check, and the true success where the others, of which
+    many cannot be done, count as failures."""
+    sums = {"checkable": [envs.has_check(env, t.task) for t in rollouts], "true_success": [t.verdict for t in rollouts]}
+    return {f"curriculum/{name}": sum(filter(None, each)) / max(1, len(each)) for name, each in sums.items()}
 
 
 def value_metrics(fresh, experience):
@@ -903,10 +928,8 @@ def main(args):
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
         other = llm.load_tokenizer(args.orm_model_id)
         if other.get_vocab() != tokenizer.get_vocab():
-            reason = (
-                f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=) to start from that"
-            )
-            raise UsageError(f"--orm-model-id {args.orm_model_id}: {reason}")
+            reason = f"its tokenizer is not that of {args.model_id}: leave it empty (--orm-model-id=)"
+            raise UsageError(f"--orm-model-id {args.orm_model_id}: {reason} to start from that")
     env = envs.make(
         args.env_id,
         format="webrl" if args.prompt_format == "webrl" else "compact",
@@ -943,12 +966,12 @@ def train(args, env, player, learner):
                 trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
             metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold)
             metrics |= player.metrics() | {f"curriculum/{name}": value for name, value in counts.items()}
-            checkable = sum(t.task.config is not None for t in rollouts)
-            metrics["curriculum/checkable"] = checkable / max(1, len(rollouts))
+            metrics |= check_metrics(env, rollouts)
             # 17, 18: the critic and the actor
             steps, found = experience(learner, memory, rollouts, learner.rng, args)
             metrics |= found | update_actor(learner, steps, phase, learner.rng, args)
-            metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
+            if args.temperature == 1.0:  # sampling's are of the tempered policy
+                metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
         publish(learner, player)
         # 19, 20: buffer and failure set
         keep(run, memory, rollouts, args)
@@ -966,12 +989,10 @@ def train(args, env, player, learner):
 def tasks_of(env, args):
     """Training, eval and test tasks. Raises UsageError where nothing would say what succeeded at them, and where the
     curriculum has nobody to write instructions."""
-    train_tasks = env.tasks("train")
+    train_tasks = env.tasks("train")[: args.train_tasks or None]
     trained_judge = args.judge.startswith("http") or (args.judge == "orm" and args.orm_model_id)
     if not trained_judge and not any(envs.has_check(env, task) for task in train_tasks):
-        raise UsageError(
-            "none of the training tasks has a check: --judge URL, or --orm-model-id, an ORM that is trained"
-        )
+        raise UsageError("no training task has a check: --judge URL, or --orm-model-id, an ORM that is trained")
     if args.curriculum and not args.generator:
         env.vary(train_tasks[0], random.Random(0))  # an environment that cannot says so now
     return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
@@ -1011,7 +1032,7 @@ def start_actor(learner, memory, player, train_tasks, args):
     """Line 1: supervised fine-tuning on demonstrations."""
     run = player.run
     if args.demos:
-        demos = read_demos(args.demos, player.prompt, player.encode_action, train_tasks)
+        demos = read_demos(args.demos, player.prompt, player.encode_action, player.envs[0].tasks("train"))
     else:
         demos = player.demonstrate(draw_evenly(train_tasks, args.num_demos, learner.rng))
     if (args.demos or args.num_demos) and not demos:
@@ -1045,8 +1066,7 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
         judge(learner, unchecked, args)
     start = without_unknown(learner, player, start, args)
     for t in start:
-        known = t.verdict is not None
-        t.reward = float(t.verdict) if known else outcome_reward(t, args.judge, args.orm_threshold)
+        t.reward = outcome_reward(t, args.judge if t.verdict is None else "env", args.orm_threshold)
     keep(run, memory, start, args)
     if has_checks:
         make_judge_and_critic(learner, args)

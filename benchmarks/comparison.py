@@ -78,13 +78,14 @@ def evaluate(path, env_id, num_envs=16, num_tasks=0):
 
 def record_of(path, curves, x, part="test_after/"):
     """What a run's folder says, fit for JSON: commit, steps, minutes, the test by the metrics that begin with `part`
-    ("test_after/"), which tasks it had (a checksum) and their outcomes (a 1 or 0 each, in the order of their ids), the
-    curves of those names over `x`."""
+    ("test_after/"), which tasks it had (a checksum), their outcomes (a 1 or 0 each, in the order of their ids) and the
+    steps of these (of a success; 0), the curves of those names over `x`."""
     rows = read_metrics(path)
     last, tested = rows[-1], next(row for row in reversed(rows) if f"{part}success" in row)
     placed = [row for row in rows if x in row]
     policy = part.rstrip("/").replace("_", " ")  # its episodes have its name
-    tests = {t.task.task_id: t.success for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy}
+    tested_on = [t for t in TrajectoryStore(path / "trajectories.jsonl") if t.policy == policy]
+    tests = {t.task.task_id: len(t.steps) if t.success else 0 for t in tested_on}
     drawn = {name: [[r[x], round(r[name], 5)] for r in placed if r.get(name) is not None] for name in curves}
     return {
         "commit": commit(),
@@ -94,7 +95,8 @@ def record_of(path, curves, x, part="test_after/"):
         "time": {k[5:]: v for k, v in last.items() if k.startswith("time/")},
         "test": {k.removeprefix(part): v for k, v in tested.items() if k.startswith(part)},
         "tasks": zlib.crc32(" ".join(sorted(tests)).encode()),
-        "outcomes": "".join(str(int(tests[task])) for task in sorted(tests)),
+        "outcomes": "".join(str(int(tests[task] > 0)) for task in sorted(tests)),
+        "lengths": [tests[task] for task in sorted(tests)],
         "curves": {name: curve for name, curve in drawn.items() if curve},
     }
 

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Literal
 
 import tyro
@@ -429,6 +430,26 @@ def split_table(arms, head, part, kind):
     return "\n".join(lines) if names else ""
 
 
+def shortest_successes(records):
+    """{checksum of test tasks: the steps of the shortest success at each, by any of the methods; 0 where none had one}
+    (Figure 4); {} where a record does not know its lengths."""
+    if not all(record.get("lengths") for record in records):
+        return {}
+    found = {}
+    for record in records:
+        found.setdefault(record["tasks"], []).append(record["lengths"])
+    return {tasks: [min(filter(None, each), default=0) for each in zip(*rows)] for tasks, rows in found.items()}
+
+
+def rates_by_steps(shortest, record):
+    """A record's success by the steps that its tasks require; tasks that nobody did are left out, as in the paper."""
+    won = {}
+    for steps, length in zip(shortest[record["tasks"]], record["lengths"], strict=True):
+        if steps:
+            won.setdefault("1-3" if steps <= 3 else "4-6" if steps <= 6 else "7+", []).append(length > 0)
+    return {f"steps_{steps}": fmean(wins) for steps, wins in won.items()}
+
+
 def size_table(args):
     """SFT and WebRL by the base model, of the runs with another one (`--flags="--model-id FOLDER"`)."""
     lines = ["| base model | seeds | SFT | WebRL | gain |", "|---|---|---|---|---|"]
@@ -526,8 +547,12 @@ def report(args):
     tables.append(titled("Phase by phase, the mean over seeds", phase_table(arms)))
     tables.append(titled("Figures 12 and 13, WebRL on eval tasks", site_phase_table(arms.get("webrl", {}))))
     tables += [titled("Table 3, the reward model against the true verdict", judge_table(compared)), size_table(args)]
+    shortest = shortest_successes([record for runs in arms.values() for record in runs.values()])
     for kind, (title, head) in SPLITS.items():
-        tables.append(titled(title, split_table(compared, head, lambda record: record["test"], kind)))
+        part = lambda record: record["test"]  # noqa: E731
+        if kind == "steps" and shortest:
+            part, head = partial(rates_by_steps, shortest), "steps of the shortest success"
+        tables.append(titled(title, split_table(compared, head, part, kind)))
     if there:
         table = split_table(compared, "site", lambda record: record["elsewhere"], "site")
         tables.append(titled("On BrowserGym's test tasks, by site", table))

@@ -42,6 +42,23 @@ ACTIONS = {
     "Wait": (False, False),
     "Exit": (False, True),
 }
+# The same as a prompt tells an agent: calls as `parse` takes them.
+CALLS = """do(action="Click", element="3"): click on what has this number on the page
+do(action="Right Click", element="3"), do(action="Double Click", element="3")
+do(action="Hover", element="3"): move the mouse over it
+do(action="Drag", argument="8", element="3"): drag 3 onto 8
+do(action="Type", argument="some text", element="3"): write into the box, in place of what it holds
+do(action="Search", argument="some text", element="3"): the same, then press Enter
+do(action="Select Dropdown Option", argument="its text", element="3")
+do(action="Press", argument="Control+a"): a key, or several at once; do(action="Press Enter")
+do(action="Scroll Down"), do(action="Scroll Up")
+do(action="New Tab"): an empty one, or at an address with argument="http://..."
+do(action="Switch Tab", argument="2"): to the second tab
+do(action="Close Tab")
+do(action="Goto", argument="http://..."): to an address, in this tab
+go_backward(), go_forward(): to the page before, and back again
+do(action="Wait"): let the page finish loading
+exit(message="the answer"): the task is done; N/A if it cannot be done, done if nothing was asked"""
 # What takes points of the viewport as its argument in an element's stead, for what is none, such as a place on a
 # canvas: "120,80". A drag goes from one to the next: "10,20,120,80". The released grammar has elements only. An agent
 # that sees may also name a point, or "focus", as the element: of a box to type into, of what to scroll.

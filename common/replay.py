@@ -291,7 +291,8 @@ def read_labelled(path: str | Path) -> list[Trajectory]:
             page, verdict = record["page"], float(record["verdict"])
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError(f"--orm-data {path}, line {number}: no labelled episode ({error!r})") from error
-        trajectories.append(Trajectory(task, 0, 0, steps, verdict=verdict, policy="labelled", final_observation=page))
+        made = Trajectory(task, 0, 0, steps, ending="exit", verdict=verdict, policy="labelled", final_observation=page)
+        trajectories.append(made)
     return trajectories
 
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import crps
+import digirl
 import distrl
 import grpo_async
 import webrl
@@ -49,3 +50,18 @@ def test_every_preset_is_in_the_fields_own_line(script):
     assert smoke["learning_rate"] == tiny["learning_rate"]  # what a preset does not say is the tiny one's
     assert parse_args(script.Args, ["--preset", "smoke"]).num_demos == smoke["num_demos"]
     assert parse_args(script.Args, ["--preset", "smoke", "--num-demos", "3"]).num_demos == 3  # a flag wins
+
+
+@pytest.mark.parametrize("script", [webrl, crps, grpo_async, distrl, digirl])
+@pytest.mark.parametrize("preset", ["paper", "tiny"])
+def test_adapters_are_trained_at_ten_times_the_rates_of_all_weights(script, preset, tmp_path):
+    def rates(*flags):
+        args = parse_args(script.Args, ["--preset", preset, *flags])
+        return {name: value for name, value in vars(args).items() if name.endswith("learning_rate")}
+
+    full, adapters = rates(), rates("--lora-rank", "8")
+    assert len(full) >= 2 and adapters == pytest.approx({name: 10 * rate for name, rate in full.items()})
+    given = rates("--lora-rank", "8", "--learning-rate", "3e-6")  # a rate that is given is what runs
+    assert given == adapters | {"learning_rate": 3e-6}
+    (tmp_path / "args.json").write_text(json.dumps({"preset": preset, "lora_rank": 8, **adapters}))
+    assert rates("--resume", str(tmp_path)) == adapters  # once

@@ -349,6 +349,15 @@ def test_differences_are_over_seeds_or_over_the_tasks_of_a_few():
     assert "| holds, at 1 seed |  |" in comparison.claim_table(few, {"more": ("a", "b", success)})  # is over tasks
 
 
+def test_required_steps_are_those_of_the_shortest_success_of_any_method():
+    records = [{"tasks": 7, "lengths": lengths} for lengths in ([3, 0, 9, 0], [5, 8, 0, 0], [0, 7, 0, 0])]
+    shortest = webrl_benchmark.shortest_successes(records)
+    assert shortest == {7: [3, 7, 9, 0]}  # the last one nobody did: it counts for nobody
+    rates = [webrl_benchmark.rates_by_steps(shortest, record) for record in records]
+    assert rates == [{"steps_1-3": a, "steps_7+": b} for a, b in ((1.0, 0.5), (1.0, 0.5), (0.0, 0.5))]
+    assert webrl_benchmark.shortest_successes([*records, {"tasks": 7}]) == {}  # a record of before
+
+
 def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
     rows = [{"global_step": 7, "x": 1, "test_after/success": 0.5, "time/other": 60.0}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -360,7 +369,8 @@ def test_a_record_has_the_outcome_of_each_test_task(tmp_path):
         return Trajectory(task, 0, 0, steps, reward=verdict, verdict=verdict, policy=policy, ending="exit")
 
     store.append([episode("b", 1.0, "test after"), episode("a", 0.0, "test after"), episode("a", 1.0, "test before")])
-    assert comparison.record_of(tmp_path, ["x"], "x")["outcomes"] == "01"  # by id, of the test meant
+    record = comparison.record_of(tmp_path, ["x"], "x")
+    assert record["outcomes"] == "01" and record["lengths"] == [0, 1]  # by id, of the test meant
     comparison.without_episodes(tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.jsonl"]
 

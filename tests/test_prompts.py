@@ -8,8 +8,9 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+import crps
 import webrl
-from common import orm
+from common import actions, orm
 from common.lm import llm
 from common.replay import Step, Trajectory
 from envs import Task
@@ -91,6 +92,17 @@ def test_chat_prompts_end_where_the_assistant_begins_and_turns_end_as_the_templa
         .strip()
     )
     assert text.count(tokenizer.bos_token) == (family in ("llama", "gemma"))  # never two
+
+
+@pytest.mark.parametrize("script", [webrl, crps])
+def test_a_chat_prompt_of_the_web_names_every_action_that_the_parser_takes(script):
+    tokenizer = make_tokenizer("qwen")
+    options = {"env_id": "arena"} if script is crps else {}
+    page = {"text": 'page "shop"', "error": "", "url": "", "actions": ()}
+    text = tokenizer.decode(script.agent_prompt(tokenizer, "buy a lamp", [], page, "chat", **options))
+    offered = [actions.parse(call[0]).name for call in actions._CALL.finditer(text)]  # and it takes every one
+    assert set(offered) == set(actions.ACTIONS)
+    assert "# Element:" in text or script is crps  # which has its thoughts
 
 
 def test_the_judge_is_asked_in_the_chat_template_and_answers_without_a_space():

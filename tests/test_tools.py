@@ -162,7 +162,8 @@ def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_sa
             Step([5, 6], [7], [], 0, "page", 'do(action="Go back")'),
             Step([8], [9], [], 0, "b", 'exit(message="x")'),
         ]
-        return Trajectory(task, 0, 0, steps, verdict=verdict, policy=policy, final_observation=f'page "{policy}"\nü')
+        page = f'page "{policy}"\nü'
+        return Trajectory(task, 0, 0, steps, "exit", verdict=verdict, policy=policy, final_observation=page)
 
     generated = replace(train[0], task_id=train[0].task_id + "-p1-7", instruction="another one")
     taken = [episode(train[0], "start-up", 1.0), episode(train[1], "phase 1", 0.0), episode(train[2], "phase 2", 1.0)]

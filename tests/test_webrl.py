@@ -294,7 +294,7 @@ def actor_gradient(model, tokenizer, trajectories, args):
     steps = webrl.steps_of(trajectories)
     for number, step in enumerate(steps):
         step.advantage = math.sin(number)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     for step in steps:
         step.ref_logprob -= 0.1
     webrl.update_actor(webrl.Learner(actor, random.Random(0)), steps, 1, random.Random(0), args)
@@ -322,16 +322,35 @@ def test_replay_is_of_successes_in_the_band_and_capped(tiny):
     rng = random.Random(2)
     buffer = [trajectory(rng, 5, 1.0) for _ in range(40)]
     actor = net_of(*tiny, make_args())
-    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), actor, make_args()))
+    every = sorted(webrl.set_ref_logprobs(webrl.steps_of(buffer), actor))
     args = make_args(perplexity_low=every[50], perplexity_high=every[150])  # a band that holds half of them
     steps, share = webrl.draw_replay(buffer, actor, limit=25, rng=random.Random(0), args=args)
     assert len(steps) == 25 and share == pytest.approx(101 / 200)  # all were scored
     references = [step.ref_logprob for step in steps]
-    again = webrl.set_ref_logprobs(steps, actor, args)
+    again = webrl.set_ref_logprobs(steps, actor)
     assert all(every[50] - 1e-3 <= ppl <= every[150] + 1e-3 for ppl in again)
     assert [step.ref_logprob for step in steps] == pytest.approx(references, abs=1e-4)
     narrow = make_args(perplexity_low=1.0, perplexity_high=1.0001)
     assert webrl.draw_replay(buffer, actor, limit=25, rng=rng, args=narrow) == ([], 0.0)
+
+
+def test_perplexity_and_log_pi_are_the_actors_whatever_the_rollouts_temperature(tiny):
+    import copy
+
+    steps = webrl.steps_of([trajectory(random.Random(2), 4, 1.0)])
+    for step in steps:
+        step.advantage = 0.5
+    drifts, found = [], []
+    for temperature in (1.0, 0.25):
+        args = make_args(temperature=temperature, perplexity_low=0.0, perplexity_high=1e30)
+        actor = net_of(copy.deepcopy(tiny[0]), tiny[1], args, 0.0)
+        webrl.draw_replay([steps[0].trajectory], actor, 9, random.Random(0), args)
+        found.append([step.ref_logprob for step in steps])
+        metrics = webrl.update_actor(webrl.Learner(actor, random.Random(0)), steps, 1, random.Random(0), args)
+        drifts.append(metrics["losses/ref_minus_new_logprob"])
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx([sum(actor.token_logprobs([s])[s]) for s in steps], abs=1e-4)
+    assert drifts == pytest.approx([0.0, 0.0], abs=1e-4)  # the update's log pi is that of pi_ref
 
 
 @pytest.mark.parametrize("loss", ["paper", "sft"])
@@ -344,14 +363,14 @@ def test_an_update_moves_the_actions_the_right_way(tiny, loss):
     steps = webrl.steps_of(trajectories)
     args = make_args(learning_rate=1e-3, actor_epochs=1, loss=loss, batch_size=6)
     actor = net_of(copy.deepcopy(tiny[0]), tiny[1], args, args.learning_rate)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     for step in steps:
         step.advantage = 0.5 if step.trajectory.reward else -0.5
     before = {step: step.ref_logprob for step in steps}
     learner = webrl.Learner(actor, random.Random(0))
     kept = [step for step in steps if step.trajectory.reward] if loss == "sft" else steps
     metrics = webrl.update_actor(learner, kept, 1, rng, args)
-    webrl.set_ref_logprobs(steps, actor, args)
+    webrl.set_ref_logprobs(steps, actor)
     change = {1.0: 0.0, 0.0: 0.0}
     for step in steps:
         change[step.trajectory.reward] += step.ref_logprob - before[step]
@@ -419,6 +438,29 @@ def test_the_judge_in_force_pays_and_running_out_of_steps_does_not():
     assert webrl.outcome_reward(made(0.9, 1.0, "truncated"), "orm") == 0.0
 
 
+def test_an_episode_that_was_cut_off_is_worth_as_much_everywhere(monkeypatch):
+    """Where a check looks at the page alone it may pass without an exit (WebArena, WebGym)."""
+    step = Step([1], [2], [-0.5], 0, "page", "scroll")
+    task = Task("a", "shop", "buy", 15, config={"eval": {}})
+    cut_off, ended = (Trajectory(task, 0, 0, [step], e, verdict=1.0, policy="start-up") for e in ("truncated", "exit"))
+    quiet = SimpleNamespace(append=lambda _: None)
+    run = SimpleNamespace(timer=Timer(), trajectories=quiet, report=lambda *_: None, log=lambda *_: None)
+    play = lambda tasks, temperature, seed, title, *_: [cut_off, ended] if title == "start-up" else []  # noqa: E731
+    player = SimpleNamespace(run=run, play=play, envs=[None], steps=0)
+    args = make_args(judge="env", loss="sft", curriculum=False)
+    learner = webrl.Learner(net_of(*webrl.llm.load(args.model_id), args), random.Random(0))
+    memory = webrl.Memory(set(), [])
+    monkeypatch.setattr(webrl, "save", lambda *_: None)
+    webrl.start_memory(learner, memory, player, [task], [], args)
+    assert (cut_off.reward, ended.reward) == (0.0, 1.0)
+    assert memory.replay_buffer == [ended] and memory.failure_set == [task]
+    labels = {}
+    monkeypatch.setattr(webrl.orm, "train", lambda net, prompts, given, *_: labels.update(given=given))
+    learner.orm = learner.actor
+    webrl.train_orm(learner, memory.labelled, 1, args)
+    assert labels["given"] == [0.0, 1.0] == [webrl.outcome_reward(t, "env") for t in (cut_off, ended)]
+
+
 @pytest.mark.parametrize("lora_rank", [0, 4])
 def test_the_critic_begins_as_the_actor(lora_rank):
     args = make_args(lora_rank=lora_rank)
@@ -435,6 +477,29 @@ def test_the_critic_begins_as_the_actor(lora_rank):
             webrl.llm.hidden_states(actor, tokenizer, prompts)[0],
         )
         assert critic.value_logits(prompts).tolist() == [0.0]  # V = 0.5
+
+
+def test_adapters_move_the_actor_and_the_critics_zero_head_as_far_as_all_weights_do():
+    """By the paper's preset, in a few updates on the same steps."""
+    made = [trajectory(random.Random(4), 4, 1.0)]
+    steps = webrl.steps_of(made)
+    states = [step.prompt_ids for step in steps]
+
+    def moved(*flags):
+        args = parse(["--preset", "paper", *flags])
+        torch.manual_seed(0)
+        actor = net_of(*webrl.llm.load(args.model_id, args.lora_rank), args, args.learning_rate)
+        critic = value_net(actor).begin(args.critic_learning_rate)
+        before = webrl.llm.hidden_states(actor.model, actor.reader, states)[0].detach()
+        for _ in range(4):
+            actor.descend(lambda part: -actor.action_logprobs(part).sum(), [steps])
+        webrl.update_critic(critic, steps, 4, random.Random(0), args)
+        now = webrl.llm.hidden_states(actor.model, actor.reader, states)[0].detach()
+        return (now - before).norm().item(), critic.model["head"].weight.abs().mean().item()
+
+    (full, full_head), (adapters, head) = moved(), moved("--lora-rank", "8")
+    assert 1 / 3 < adapters / full < 3
+    assert head == pytest.approx(10 * full_head, rel=0.2) and head > 3e-5  # four steps of 1e-5
 
 
 @pytest.mark.parametrize("critic_first", [True, False])
@@ -466,7 +531,7 @@ def test_every_loss_makes_the_actions_of_successes_likelier(loss):
     assert metrics["losses/policy_loss"] > 0
     won = webrl.steps_of([t for t in rollouts if t.reward])
     before = [step.ref_logprob for step in won]
-    webrl.set_ref_logprobs(won, actor, args)
+    webrl.set_ref_logprobs(won, actor)
     assert sum(step.ref_logprob for step in won) > sum(before) + 1
 
 
@@ -519,6 +584,75 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
     metrics = webrl.start_orm(learner, webrl.Memory(set(), labelled), player, [labelled[0].task], make_args())
     assert len(parts["held"]) == 3 and len(parts["trained"]) == 27 and not parts["held"] & parts["trained"]
     assert metrics["orm/labelled"] == 90 and metrics["orm_start/episodes"] == 9
+
+
+def test_training_instructions_are_the_first_n():
+    env = envs.make("arena-v1/shop")
+    every = env.tasks("train")
+    assert parse(["--preset", "paper"]).train_tasks == 1186 and parse([]).train_tasks == 0
+    for flags, wanted in (([], every), (["--train-tasks", "40"], every[:40])):
+        assert webrl.tasks_of(env, parse(flags))[0] == wanted
+    assert len({task.template for task in every[:40]}) > 15  # of all kinds
+
+
+def test_what_has_no_check_counts_as_a_failure_beside_the_known_success():
+    rollouts = [trajectory(random.Random(0), 1, reward) for reward in (1.0, 1.0, 0.0, 0.0)]
+    for t, config in zip(rollouts, ({"eval": {}}, {"eval": {}}, {"eval": {}}, None), strict=True):
+        t.task, t.verdict = webrl.replace(t.task, config=config), t.reward if config else None
+    metrics = stats.rollout_metrics(rollouts) | webrl.check_metrics(SimpleNamespace(), rollouts)
+    assert metrics["rollout/true_success"] == pytest.approx(2 / 3) and metrics["curriculum/true_success"] == 0.5
+    assert metrics["curriculum/checkable"] == 0.75
+    scored = SimpleNamespace(scores_all=True)  # without a config: text environments
+    assert webrl.check_metrics(scored, rollouts)["curriculum/checkable"] == 1.0
+
+
+def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
+    """B.3; by an environment whose tasks cannot be done where they end in 5 or 7."""
+    own = [Task(f"{i}", "shop", "buy", 15, config={"eval": {}}) for i in range(200)]
+    rng = random.Random(0)
+    made = [webrl.rewritten(Sites(), task, rng) for task in own]
+    assert all(task.config is not None for task in made)
+    assert all(task.instruction.startswith("buy ") and not task.instruction.endswith(("5", "7")) for task in made)
+
+    class Silent(Sites):
+        def task_from_text(self, text, like):
+            return None
+
+    assert webrl.rewritten(Silent(), own[0], rng) == own[0]
+    played, labels = [], []
+    player = SimpleNamespace(envs=[Sites()], play=lambda tasks, *_: played.append(tasks) or [])
+    player.run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=labels.append))
+    for curriculum in (True, False):
+        args = make_args(curriculum=curriculum, orm_episodes=20)
+        learner = SimpleNamespace(rng=random.Random(0), orm=None)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(webrl, "train_orm", lambda *_: 0.0)
+            patch.setattr(webrl, "judge", lambda *_: None)
+            webrl.start_orm(learner, webrl.Memory(set(), []), player, own, args)
+        words = {task.instruction for tasks in played for task in tasks}
+        assert ("buy" not in words) is curriculum
+        played.clear()
+
+
+def test_digirls_buffer_holds_its_newest_steps_and_replayed_demonstrations_are_counted(tiny, monkeypatch):
+    rng = random.Random(0)
+    buffer = [trajectory(rng, 5, 1.0) for _ in range(8)]
+    for phase, t in enumerate(reversed(buffer)):
+        t.phase, t.kind = phase, "rollout" if phase % 2 else "demo"
+    actor, whole = net_of(*tiny, make_args()), dict(perplexity_low=0.0, perplexity_high=1e30, replay_ratio=9.0)
+    assert webrl.VARIANTS["digirl"].capacity == 100_000 and webrl.VARIANTS["paper"].capacity is None  # Table 5
+    monkeypatch.setitem(webrl.VARIANTS, "digirl", webrl.replace(webrl.VARIANTS["digirl"], capacity=12))
+
+    def replayed(loss):
+        return webrl.draw_replay(buffer, actor, 99, random.Random(0), make_args(loss=loss, **whole))[0]
+
+    assert len(replayed("paper")) == 40
+    newest = replayed("digirl")
+    assert len(newest) == 12 and min(step.trajectory.phase for step in newest) == 5
+    memory = webrl.Memory(set(), [], replay_buffer=buffer)
+    learner = webrl.Learner(actor, random.Random(0))
+    _, metrics = webrl.experience(learner, memory, [trajectory(rng, 5, 1.0)], rng, make_args(loss="sft", **whole))
+    assert (metrics["replay/steps"], metrics["replay/demonstrations"]) == (40, 20)
 
 
 def test_tasks_are_drawn_in_turn():

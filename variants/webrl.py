@@ -17,7 +17,7 @@ class Variant:
     actions, advantages and tokens, [N] each. advantages(values, reward, args): [T] of one trajectory's actions.
     keep(steps, fresh, rng, args): which of the phase's steps (fresh ones and replayed) the actor is trained on.
     critic: whether any of this needs one (the curriculum may have one all the same). first: whether V of the first page
-    is needed, too.
+    is needed, too. capacity: steps that may be replayed, the newest (None: all).
     """
 
     loss: Callable
@@ -25,6 +25,7 @@ class Variant:
     keep: Callable
     critic: bool = True
     first: bool = False
+    capacity: int | None = None
 
 
 def other_variants(paper):
@@ -71,7 +72,7 @@ def other_variants(paper):
         "awr": replace(paper, loss=weighted, keep=everything),
         "forward-kl": replace(paper, loss=weighted, keep=fresh_alone),
         "released": Variant(released, released_signs, positive),
-        "digirl": Variant(likelihood, step_level, both_levels, first=True),
+        "digirl": Variant(likelihood, step_level, both_levels, first=True, capacity=100_000),  # Table 5
         "sft": replace(paper, loss=likelihood, keep=successes, critic=False),
     }
 

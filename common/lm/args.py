@@ -30,6 +30,16 @@ def values_of(args_class, name):
     return {key: values.get(name, values["tiny"]) for key, values in given.items()}
 
 
+# Every preset's rates are of full weights. What trains through LoRA's small matrices, the second of which begins at
+# zero, needs larger ones: ten times as large is where they are as good (Schulman and others, "LoRA without regret").
+LORA_RATE = 10
+
+
+def lora_rates(defaults):
+    """{field: default} of all learning rates under --lora-rank."""
+    return {f.name: LORA_RATE * getattr(defaults, f.name) for f in fields(defaults) if f.name.endswith("learning_rate")}
+
+
 # Fields that some script called otherwise, and what they are there now.
 RENAMED = {
     "sft": "num_demos",  # off: 0
@@ -66,7 +76,8 @@ class RunArgs:
     tiny model; smoke: every part of the method in a minute, to see that it runs; auto: tiny for a local model of width
     256 or less, paper for any other"""
     lora_rank: int = 0
-    """train LoRA adapters of this rank instead of all weights; 0: all weights"""
+    """train LoRA adapters of this rank instead of all weights, at ten times the preset's learning rates (a rate that is
+    given is taken as it is); 0: all weights"""
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
@@ -120,6 +131,8 @@ def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda arg
     if name == "auto":
         name = "tiny" if llm.is_tiny(first.model_id) else "paper"
     defaults = replace(args_class(), **values_of(args_class, name) | variant(replace(first, preset=name)))
+    if first.lora_rank:
+        defaults = replace(defaults, **lora_rates(defaults))
     return replace(tyro.cli(args_class, args=argv, default=defaults), preset=name)
 
 

@@ -218,9 +218,10 @@ def task_from_text(text, like, templates):
 
 
 def vary(text, templates, others, rng):
-    """Neighbouring instructions of `text`, from text alone: at most one of each way to differ, in this order:
+    """Neighbouring instructions of `text`, from text alone, of its family and not easier: at most one of each way to
+    differ, in this order:
 
-    other values, another template, a requirement more, a requirement less. Values come from `others`, the other
+    other values, another template with as many requirements, a requirement more. Values come from `others`, the other
     training instructions of the same world. What comes out may be impossible: telling is the filters' task.
     """
     seen = []  # (template name, slot kind, value)
@@ -231,21 +232,26 @@ def vary(text, templates, others, rng):
     if not here:
         return []
     template, slots = here[0]
-    family = [t for t in templates if t.family == template.family]
+    family = [t for t in templates if t.family == template.family and t != template]
+
+    def fitting(target):
+        return [(kind, v) for name, kind, v in seen if name in target.values_from or not target.values_from]
+
+    others_of = {s: {v for kind, v in fitting(template) if kind == slot_kind(s)} - {slots[s]} for s in template.slots}
+    free = [slot for slot in template.slots if others_of[slot]]
     ways = [
-        ([template], rng.sample(template.slots, rng.randint(1, len(template.slots))) if template.slots else []),
-        ([t for t in templates if t.family != template.family], list(slots)),
+        ([template], rng.sample(free, rng.randint(1, len(free))) if free else []),  # none: another wording, if any
+        ([t for t in family if t.requirements == template.requirements], []),
         ([t for t in family if t.requirements == template.requirements + 1], []),
-        ([t for t in family if t.requirements == template.requirements - 1], []),
     ]
     varied = []
     for candidates, changed in ways:
         if not candidates:
             continue
         target = rng.choice(candidates)
-        fitting = [(kind, v) for name, kind, v in seen if name in target.values_from or not target.values_from]
-        kept = {s: v for s, v in slots.items() if s not in changed and (slot_kind(s), v) in fitting}
-        filled = _fill(target, kept, fitting, {s: slots[s] for s in changed}, rng)
+        values = fitting(target)
+        kept = {s: v for s, v in slots.items() if s not in changed and (slot_kind(s), v) in values}
+        filled = _fill(target, kept, values, {s: slots[s] for s in changed}, rng)
         if filled is not None:
             varied.append(rng.choice(target.phrasings).format(**filled))
     return [v for i, v in enumerate(varied) if v != text and v not in varied[:i]]
