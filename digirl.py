@@ -304,22 +304,23 @@ def update_values(learner, buffer, args):
     success = {t: (returns(outcomes_of(t), args.gamma) > 0).float().tolist() for t in buffer}
     starts = {t.steps[0]: t.reward for t in buffer}
     labels = {step: success[step.trajectory][step.t] for step in steps_of(buffer)}
-    instruction, step = (args.instruction_updates, args.instruction_batch_size), (args.step_updates, args.batch_size)
+    size, instruction = args.instruction_batch_size, learner.values["instruction"]
     return {
-        "losses/instruction_value_loss": fit(learner, "instruction", starts, *instruction, args),
-        "losses/step_value_loss": fit(learner, "step", labels, *step, args),
+        "losses/instruction_value_loss": fit(instruction, starts, args.instruction_updates, size, learner.rng, args),
+        "losses/step_value_loss": fit(
+            learner.values["step"], labels, args.step_updates, args.batch_size, learner.rng, args
+        ),
     }
 
 
-def fit(learner, name, labels, updates, size, args):
+def fit(value, labels, updates, size, rng, args):
     """Cross-entropy of a value on the states of {step: label}, in batches drawn with replacement; the mean loss."""
-    value = learner.values[name]
 
     def loss_sum(part):
         logits = value.value_logits([step.prompt_ids for step in part])
         return value_loss(logits, torch.tensor([labels[step] for step in part], device=logits.device)) * len(part)
 
-    batches = [learner.rng.choices(list(labels), k=size) for _ in range(updates)]
+    batches = [rng.choices(list(labels), k=size) for _ in range(updates)]
     losses, _ = value.descend(loss_sum, batches, prompt_lengths, args.critic_max_grad_norm)
     return mean_loss(losses, "value")
 
@@ -491,8 +492,8 @@ def main(args):
     def prompt(instruction, steps, obs):
         return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
 
-    begin_with = args, __file__, learner.actor, env, prompt, partial(save, learner)
-    with session(*begin_with, judge_states=args.judge_states) as player:
+    saves, judged = partial(save, learner), args.judge_states
+    with session(args, __file__, learner.actor, env, prompt, saves, judge_states=judged) as player:
         train(args, env, player, learner)
 
 

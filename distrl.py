@@ -514,8 +514,8 @@ class RolloutWorker:
                 return done
 
             ends = partial(self._succeeded, env, album) if self.args.judge_states else None
-            words, watched = (self._prompt, self._decode), Watched(env, album)
-            played = await play(watched, task, policy, *words, seed, attempt, album.add, succeeded=ends)
+            watched, keep = Watched(env, album), album.add
+            played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, keep, succeeded=ends)
             if self.judge is not None and played.ending == "exit" and not played.judged:  # out of steps is a failure
                 played.judged = await self._judged(played, album)
             if self.action_judge is not None:

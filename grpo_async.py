@@ -747,8 +747,8 @@ class RolloutWorker:
         """`agent_prompt`, for steps that have only the names of their screenshots."""
         album.pictures[picture_name(obs["screenshot"])] = obs["screenshot"]
         seen, args = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps], self.args
-        formats = args.prompt_format, args.history_images, args.response_format
-        prompt = agent_prompt(self.processor, instruction, seen, obs, *formats)
+        formats = dict(prompt_format=args.prompt_format, response_format=args.response_format)
+        prompt = agent_prompt(self.processor, instruction, seen, obs, history_images=args.history_images, **formats)
         if len(prompt) < args.max_tokens:
             return prompt
         if steps:
@@ -862,7 +862,8 @@ class System:
             given = await self.players.until(lambda: self.given[number])
             if given is None:  # the end
                 return
-            await self.servers[number].set_weights.remote(*given)
+            weights, version = given
+            await self.servers[number].set_weights.remote(weights, version)
 
     async def _status(self):
         """How things stand, in a line."""
@@ -1191,11 +1192,20 @@ def end_evaluation(system, run, begun, name, iteration):
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
 
 
-def log_evaluation(system, run, begun, iteration, steps):
+@dataclass
+class Beside:
+    """An evaluation that runs beside training: its episodes, whose policy it is of, environment steps until then."""
+
+    begun: object
+    iteration: int
+    steps: int
+
+
+def log_evaluation(system, run, beside):
     """Log an evaluation that ran beside training, under the iteration whose policy it is of."""
-    _, metrics = end_evaluation(system, run, begun, "eval", iteration)
-    run.log({**metrics, "charts/iteration": iteration}, steps)
-    run.report(f"evaluation of iteration {iteration}", metrics, "eval/success")
+    _, metrics = end_evaluation(system, run, beside.begun, "eval", beside.iteration)
+    run.log({**metrics, "charts/iteration": beside.iteration}, beside.steps)
+    run.report(f"evaluation of iteration {beside.iteration}", metrics, "eval/success")
 
 
 def staleness(groups, version):
@@ -1269,7 +1279,8 @@ def train(args, env, run, learner, system):
     eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
     played = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
     order = random.Random(args.seed).sample(played, len(played))
-    in_a_row = args.group_size if LOSSES[args.loss].wanted == "successes" else 1  # a task's rollouts, one by one
+    wanted = LOSSES[args.loss].wanted
+    in_a_row = args.group_size if wanted == "successes" else 1  # a task's rollouts, one by one
     system.pool.draw_task = lambda number: order[number // in_a_row % len(order)]
     run.say(f"run folder {run.path}")
     if run.resumed:
@@ -1278,7 +1289,7 @@ def train(args, env, run, learner, system):
         recent = [t for t in run.trajectories if t.kind == "rollout" and t.phase > learner.iteration - REPLAYED]
     else:
         recent, before = [], start_actor(learner, system, run, train_tasks, test_tasks, args)
-    beside = ()  # the evaluation that runs beside training: its episodes, iteration, steps so far
+    beside = None  # the evaluation that runs beside training
     system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
@@ -1296,7 +1307,7 @@ def train(args, env, run, learner, system):
         with run.timer("training"):
             set_advantages(groups, args)
             metrics, names = rollout_metrics(rollouts) | lengths(rollouts) | lag, names_of(rollouts)
-            if args.loss == "reinforce":
+            if wanted == "single":
                 keep(run, rollouts, pictures)  # the replay's pictures are files
                 recent = [t for t in recent if t.phase > learner.iteration - REPLAYED] + rollouts
                 metrics |= replay(learner, recent, run, args)
@@ -1308,16 +1319,16 @@ def train(args, env, run, learner, system):
         system.publish(learner.actor.model, system.version + 1)
         times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
         system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
-        if args.loss != "reinforce":
+        if wanted != "single":
             keep(run, rollouts, pictures)
         system.drop(names)
         metrics |= system.players.metrics() | system.metrics()
         due = learner.iteration % args.eval_every == 0 and eval_tasks
-        if beside and (due or beside[0].over()):
-            log_evaluation(system, run, *beside)
-            beside = ()
+        if beside and (due or beside.begun.over()):
+            log_evaluation(system, run, beside)
+            beside = None
         if due and args.eval_servers:
-            beside = system.begin_evaluation(eval_tasks, True), learner.iteration, system.steps
+            beside = Beside(system.begin_evaluation(eval_tasks, True), learner.iteration, system.steps)
         elif due:
             metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration)[1]
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
@@ -1329,7 +1340,7 @@ def train(args, env, run, learner, system):
             save(learner, system, run)
     system.pool.open = False
     if beside:
-        log_evaluation(system, run, *beside)
+        log_evaluation(system, run, beside)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(learner, system, run)
     after, metrics = evaluate(system, run, test_tasks, "test after", learner.iteration)
@@ -1348,8 +1359,8 @@ def main(args):
     check_ranges(args, at_least_1, above_0="k")
     if args.loss not in LOSSES:
         raise UsageError(f"--loss {args.loss}: one of {', '.join(LOSSES)}")
-    if args.loss == "reinforce" and not args.sync:
-        raise UsageError("--loss reinforce is synchronous, as WebGym is: add --sync")
+    if LOSSES[args.loss].wanted == "single" and not args.sync:
+        raise UsageError(f"--loss {args.loss} is synchronous, as WebGym is: add --sync")
     if args.sync or args.schedule or args.engine:
         args.eval_servers = 0
     if args.batch_trajectories % args.group_size:

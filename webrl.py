@@ -736,8 +736,8 @@ def train_orm(learner, labelled, epochs, args):
     prompts = [orm_prompt(learner.orm.tokenizer, t, args.orm_page_first, args.prompt_format) for t in labelled]
     ids, words = [ids for ids, _ in prompts], [words for _, words in prompts]
     labels = [outcome_reward(t, "env") for t in labelled]
-    settings = args.orm_batch_size, epochs, args.seed, words, args.orm_lm_weight, warmup_cosine
-    return orm.train(learner.orm, ids, labels, *settings)
+    size, weight = args.orm_batch_size, args.orm_lm_weight
+    return orm.train(learner.orm, ids, labels, size, epochs, args.seed, words, weight, warmup_cosine)
 
 
 def labelled_episodes(memory, args):

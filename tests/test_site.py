@@ -178,8 +178,16 @@ def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
         ("site", ["--tasks", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
         ("site", ["--tasks", unchecked], "no start_url"),
         ("arena", ["--start-url", "http://a.b/"], "--start-url is for --env-id site"),
-        ("site", ["--tasks", unchecked, "--start-url", "http://a.b/", "--orm-model-id="], "no training task has a check"),
-        ("site", ["--tasks", unchecked, "--start-url", "http://a.b/", "--judge", "env"], "no training task has a check"),
+        (
+            "site",
+            ["--tasks", unchecked, "--start-url", "http://a.b/", "--orm-model-id="],
+            "no training task has",
+        ),
+        (
+            "site",
+            ["--tasks", unchecked, "--start-url", "http://a.b/", "--judge", "env"],
+            "no training task has",
+        ),
     ):
         done = run_script(["webrl.py", "--runs-dir", tmp_path, "--env-id", env_id, *flags])
         assert done.returncode == 2 and says in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr

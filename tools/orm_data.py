@@ -32,7 +32,6 @@ from common.errors import UsageError
 from common.lm.rollout import BatchedPolicy, FaultLog, play_all
 from common.lm.run import run_main
 from common.replay import TrajectoryStore
-from webrl import outcome_reward
 
 Slip = Literal["quit", "skip", "elsewhere", "answer", "more"]
 
@@ -69,7 +68,7 @@ def labelled(run_path):
                 "instruction": t.task.instruction,
                 "actions": [step.action for step in t.steps],
                 "page": t.final_observation,
-                "verdict": int(outcome_reward(t, "env")),
+                "verdict": int(bool(t.verdict) and t.ending == "exit"),
                 "policy": t.policy,
             }
 
