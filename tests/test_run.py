@@ -120,7 +120,9 @@ def test_the_summary_holds_the_gain_against_the_control(tmp_path, capsys):
         assert "above the start: 0.500 [" in said and "above the control: 0.250 [" in said
         assert "control.py" not in said and "Not shown to be above the control" in said  # of four tasks
         run.summary(start, played(1, 1, 1, 1), played(0, 0, 0, 0))
-        assert "Not shown" not in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "Not shown" not in said
+        assert "above the control: 1.000 on every task\n" in said  # no interval where nothing differs
         (run.path / "start").mkdir()  # there is something to make a control of
         run.summary(start, after)
         said = capsys.readouterr().out

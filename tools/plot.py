@@ -184,10 +184,11 @@ def success(groups: list[Group], x: str, plt):
                     markersize=6, markerfacecolor="white", capsize=3,
                 )  # fmt: skip
                 if len(groups) == 1:
-                    above = part == "test_after"
+                    above = part == "test_after" or not p.low > 0.08  # below it would hide the axis
                     end = p.estimate if math.isnan(p.low) else p.high if above else p.low
+                    up = 24 if part == "test_control" else 10  # of two that stand above, side by side
                     axes.annotate(
-                        f"{name} {p.estimate:.3f}", (beside, end), xytext=(0, 10 if above else -10),
+                        f"{name} {p.estimate:.3f}", (beside, end), xytext=(0, up if above else -10),
                         textcoords="offset points", ha="right" if at else "left", va="center", fontsize=9,
                     )  # fmt: skip
     said = "diamonds: test tasks; squares: the control" if "test_control" in shown else "diamonds: test tasks"

@@ -255,7 +255,9 @@ class Run:
             pairs = [(t.success, won[t.task.task_id]) for t in after if t.task.task_id in won]
             if pairs:
                 difference = paired_difference(*zip(*pairs, strict=True))
-                lines.append(f"  paired, above {name}: {difference}")
+                same = difference.low == difference.high  # of which no interval can be made
+                said = f"{difference.estimate:.3f} on every task" if same else difference
+                lines.append(f"  paired, above {name}: {said}")
         if control and not difference.low > 0:  # of the last, the control
             lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
         lines += [note] if note else []
