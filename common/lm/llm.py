@@ -47,14 +47,11 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     from transformers.utils import logging
 
     logging.disable_progress_bar()  # the script has its own
-    if vision:
-        from common.lm import tiny_vision  # noqa: F401  registers its tower
-    path, base, offline = where_is(model_id)
-    adapted = base != path
+    base = base_id(model_id)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if adapted and lora_rank:
+    if base != model_id and lora_rank:
         raise UsageError(f"{model_id!r} is a folder of adapters: merge it first (tools/export.py), then train new ones")
     if parallel.sharded() and lora_rank:
         raise UsageError("FSDP splits weights that are trained, --lora-rank freezes them: one of the two")
@@ -71,16 +68,12 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         options["device_map"] = {"": torch.cuda.current_device()}
-    reader = load_processor(path) if vision else load_tokenizer(model_id)
-    try:
-        kind = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-        model = kind.from_pretrained(base, local_files_only=offline, **options)
-    except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
-    if adapted:
+    reader = load_processor(model_id) if vision else load_tokenizer(model_id)
+    model = from_pretrained(AutoModelForImageTextToText if vision else AutoModelForCausalLM, base, **options)
+    if base != model_id:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, path).merge_and_unload()
+        model = PeftModel.from_pretrained(model, find_model(model_id)).merge_and_unload()
     if not load_in_4bit:
         model = model.to(device)
     check_head(model, model_id)
@@ -91,66 +84,65 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     return fsdp.shard(model).eval(), reader
 
 
-def where_is(model_id):
-    """(the model's folder or hub id; that of its base, where it is a folder of adapters; whether that must come from
-    the hub's cache). Raises UsageError for a path that is not there."""
-    path = base = find_model(model_id)
-    adapters = Path(path) / "adapter_config.json"
-    if adapters.is_file():
-        base = find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
-    return path, base, not os.path.isdir(base) and not hub_answers(base)
+def from_pretrained(kind, model_id, **options):
+    """A `kind` (of transformers) of a local folder or hub id: from the hub's cache, where the hub cannot be reached.
+    Raises UsageError where there is none."""
+    from common.lm import tiny_vision  # noqa: F401  registers its tower
+
+    path = find_model(model_id)
+    offline = not os.path.isdir(path) and not hub_answers(path)
+    try:
+        return kind.from_pretrained(path, local_files_only=offline, **options)
+    except (OSError, ValueError) as error:
+        reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
+        raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
+
+
+def base_id(model_id):
+    """The model itself, or where it is a folder of adapters their base. Raises UsageError for a path that is not
+    there."""
+    adapters = Path(find_model(model_id)) / "adapter_config.json"
+    return json.loads(adapters.read_text())["base_model_name_or_path"] if adapters.is_file() else model_id
 
 
 def sees(model_id):
     """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `load`."""
     from transformers import AutoConfig
 
-    from common.lm import tiny_vision  # noqa: F401  registers its tower
-
-    _, base, offline = where_is(model_id)
-    try:
-        return hasattr(AutoConfig.from_pretrained(base, local_files_only=offline), "vision_config")
-    except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
+    return hasattr(from_pretrained(AutoConfig, base_id(model_id)), "vision_config")
 
 
 def load_tokenizer(model_id):
     """The tokenizer of a model as `load` takes it, with a padding token. Raises UsageError where there is none."""
     from transformers import AutoTokenizer
 
-    path = find_model(model_id)
-    offline = not os.path.isdir(path) and not hub_answers(path)
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
-    except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
+    tokenizer = from_pretrained(AutoTokenizer, model_id)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_processor(path):
-    """The processor of a model's folder or hub id: `tokenizer`, `image_processor`, `image_token`."""
-    import transformers
-
-    from common.lm import tiny_vision  # noqa: F401  registers its tower
+def load_processor(model_id):
+    """The processor of a model that sees: `tokenizer`, `image_processor`, `image_token`. Raises UsageError where there
+    is none."""
+    from transformers import AutoProcessor
 
     try:
-        return transformers.AutoProcessor.from_pretrained(path)
+        return from_pretrained(AutoProcessor, model_id)
     except (ImportError, AttributeError):  # it has a part for videos, which transformers makes with torchvision only
-        return PictureProcessor(path)
+        return PictureProcessor(model_id)
 
 
 class PictureProcessor:
     """What is used here of the processor of a model that also sees videos: the text's image tokens, as many as the grid
     of a picture's patches has after merging."""
 
-    def __init__(self, path):
-        import transformers
+    def __init__(self, model_id):
+        from transformers import AutoConfig, AutoImageProcessor
 
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        self.image_processor = transformers.AutoImageProcessor.from_pretrained(path)
-        config = transformers.AutoConfig.from_pretrained(path)
+        self.tokenizer = load_tokenizer(model_id)
+        self.image_processor = from_pretrained(AutoImageProcessor, model_id)
+        config = from_pretrained(AutoConfig, base_id(model_id))
         self.image_token = self.tokenizer.convert_ids_to_tokens(config.image_token_id)
 
     def __call__(self, text, images, add_special_tokens):
@@ -174,11 +166,6 @@ class PictureProcessor:
 def tokenizer_of(reader):
     """The tokenizer itself of what may be a processor."""
     return getattr(reader, "tokenizer", reader)
-
-
-def cannot_load(model_id, error, offline):
-    reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
-    return f"cannot load the model {model_id!r}: {reason}"
 
 
 def add_adapters(model, lora_rank, in_4bit=False):
@@ -222,15 +209,13 @@ def load_trained(model, folder):
     """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     if hasattr(model, "peft_config"):
         from peft import set_peft_model_state_dict
 
         set_peft_model_state_dict(model, load_file(Path(folder) / "adapter_model.safetensors"))
-        return
-    kind = AutoModelForImageTextToText if takes_pictures(model) else AutoModelForCausalLM
-    fsdp.fill(model, kind.from_pretrained(folder, dtype=torch.float32).state_dict())
+    else:
+        fsdp.fill(model, type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
 
 
 def find_model(model_id):
@@ -263,10 +248,9 @@ def hub_answers(model_id):
 
 def is_tiny(model_id):
     """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
-    for path in (Path(model_id), ROOT / model_id):
-        with contextlib.suppress(OSError, ValueError):
-            config = json.loads((path / "config.json").read_text())
-            return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
+    with contextlib.suppress(UsageError, OSError, ValueError):
+        config = json.loads((Path(find_model(model_id)) / "config.json").read_text())
+        return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
     return False
 
 
