@@ -3,7 +3,7 @@
     with AdbServer.of_the_user() as server:
         phone = Android("emulator-5554", server)
         phone.tap(200, 340)
-        picture, nodes = phone.screenshot(), phone.hierarchy()
+        picture, elements = phone.screenshot(), phone.hierarchy()
 
 Calls block, so an environment makes them in threads; a phone may be shared by threads, one call runs at a time. Every
 call ends within `timeout` seconds: EnvHang where the phone did not answer, EnvFault where the connection is gone. Both
@@ -31,7 +31,6 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -57,7 +56,6 @@ NO_ADB = "no adb: install Android's platform-tools (apt install android-sdk-plat
 NO_ADB += " android-platform-tools), or set ADBUTILS_ADB_PATH to the program"
 SIGNATURE, END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 STDOUT, STDERR, EXIT = 1, 2, 3  # packets of adb's shell protocol
-FLAGS = "checkable checked clickable long_clickable enabled focusable focused scrollable selected password".split()
 REMEDIES = {
     "unauthorized": "unlock it and accept 'Allow USB debugging' (if nothing is asked: revoke authorisations, replug)",
     "authorizing": "unlock it and accept 'Allow USB debugging'",
@@ -70,31 +68,6 @@ KEEPER = 'exec >/dev/null 2>&1; "$@" </dev/null & read _; kill $!; wait $!; rm -
 
 class Refused(ActionError):
     """An action that the phone cannot do. The message is for the agent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """An element of the screen, as uiautomator sees it. `id` counts in the order of the tree, `parent` is an id (-1:
-    none), `bounds` are (left, top, right, bottom) in pixels."""
-
-    id: int
-    parent: int
-    type: str  # android.widget.Button
-    text: str
-    description: str
-    resource: str  # com.example:id/send
-    package: str
-    bounds: tuple[int, int, int, int]
-    checkable: bool
-    checked: bool
-    clickable: bool
-    long_clickable: bool
-    enabled: bool
-    focusable: bool
-    focused: bool
-    scrollable: bool
-    selected: bool
-    password: bool
 
 
 class _Connection(adbutils.AdbConnection):
@@ -277,7 +250,7 @@ class Android:
         self._input(f"swipe {{}} {{}} {{}} {{}} {round(1000 * seconds)}", (x0, y0), (x1, y1), seconds=seconds)
 
     def scroll(self, direction, box=None):
-        """Show what lies "down", "up", "left" or "right" of what is seen, on the screen or in a Node's bounds."""
+        """Show what lies "down", "up", "left" or "right" of what is seen, on the screen or in an element's `bounds`."""
         left, top, right, bottom = box or (0, 0, *self.size)
         x, y, wide, high = (left + right) // 2, (top + bottom) // 2, (right - left) // 4, (bottom - top) // 4
         moves = {"down": (0, high), "up": (0, -high), "right": (wide, 0), "left": (-wide, 0)}
@@ -355,15 +328,13 @@ class Android:
         return before
 
     def hierarchy(self):
-        """The elements of the screen as Nodes. A screen that never rests, a video for instance, has none: EnvFault."""
-        return self._dump(parse_hierarchy)[1]
+        """The elements of the screen, parents first, as uiautomator describes them in their attributes: `text`,
+        `content-desc`, `clickable` ("true" or "false"), ..; `bounds` reads where they are."""
+        return list(ElementTree.fromstring(self.dump()).iter("node"))
 
     def dump(self, after=0.0):
         """The same as uiautomator's XML, whole and checked; before, let `after` seconds pass on the phone: that is one
-        command less than to wait first."""
-        return self._dump(_parse, after)[0]
-
-    def _dump(self, parse, after=0.0):
+        command less than to wait first. A screen that never rests, a video for instance, has none: EnvFault."""
         # the old file first: a dump that fails has exit code 0 too
         command = f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}"
         with self._call(self.timeout + after):
@@ -373,14 +344,14 @@ class Android:
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
-                    found = xml, parse(xml)
-                except ValueError:
+                    ElementTree.fromstring(xml)
+                except (ValueError, ElementTree.ParseError):
                     reason = f"{out[:200]} {message}"
                     continue
                 turns = re.search(r'<hierarchy[^>]* rotation="(\d)"', xml)
                 if turns and turns[1] != self._turns:  # the screen was turned: its size is another one
                     self._turns, self._size = turns[1], None
-                return found
+                return xml
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
     def window(self):
@@ -749,24 +720,6 @@ def mend(xml):
     return re.sub(r"&#(5[56]\d{3});&#(5[67]\d{3});", _join_surrogates, xml)
 
 
-def parse_hierarchy(xml):
-    """uiautomator's XML as Nodes, parents first; ValueError where it is not whole."""
-    waiting = [(child, -1) for child in reversed(_parse(xml))]
-    nodes = []
-    while waiting:
-        element, parent = waiting.pop()
-        nodes.append(_node(len(nodes), parent, element.attrib))
-        waiting += [(child, nodes[-1].id) for child in reversed(element)]
-    return nodes
-
-
-def _parse(xml):
-    try:
-        return ElementTree.fromstring(xml.encode())
-    except ElementTree.ParseError as error:
-        raise ValueError(f"broken XML: {error}") from None
-
-
 def _join_surrogates(match):
     high, low = int(match[1]), int(match[2])
     if 0xD800 <= high < 0xDC00 <= low < 0xE000:
@@ -774,15 +727,9 @@ def _join_surrogates(match):
     return match[0]
 
 
-def _node(id, parent, attributes):
-    words = ("text", "content-desc", "resource-id", "package")
-    text, description, resource, package = (attributes.get(name, "") for name in words)
-    bounds = re.fullmatch(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]", attributes.get("bounds", "[0,0][0,0]"))
-    if not bounds:
-        raise ValueError(f"broken bounds {attributes['bounds']!r}")
-    box = tuple(int(number) for number in bounds.groups())
-    flags = {name: attributes.get(name.replace("_", "-")) == "true" for name in FLAGS}
-    return Node(id, parent, attributes.get("class", ""), text, description, resource, package, box, **flags)
+def bounds(element):
+    """(left, top, right, bottom) of an element of the hierarchy, in pixels."""
+    return tuple(int(number) for number in re.findall(r"-?\d+", element.get("bounds", "[0,0][0,0]")))
 
 
 def _snapshot(name):
