@@ -95,19 +95,15 @@ class AdbServer:
     that the user's `adb devices` talks to; that one is started if none runs, and never stopped.
     """
 
-    def __init__(self):
-        self.host, self.port, self.private = "127.0.0.1", 0, True
+    def __init__(self, client=None):
+        self.private, self.client = client is None, client
+        self.host, self.port = ("127.0.0.1", 0) if self.private else (client.host, client.port)
         self._lock, self._process, self._closed = threading.Lock(), None, False
         self.start()
 
     @classmethod
     def of_the_user(cls):
-        server = object.__new__(cls)
-        server.client = _Client()  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
-        server.host, server.port, server.private = server.client.host, server.client.port, False
-        server._lock, server._process, server._closed = threading.Lock(), None, False
-        server.start()
-        return server
+        return cls(_Client())  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
 
     def start(self):
         """Start the server if none answers, a private one again on its port; UsageError if that does not work, EnvFault

@@ -12,6 +12,7 @@ import webrl
 from common import orm
 from common.errors import UsageError
 from common.lm import learn, llm
+from common.lm.net import Net
 from tests.nets import net_of
 
 
@@ -275,7 +276,7 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
 
     def step(model):
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-        learn.descend(model, optimizer, lambda _: -score(model), [[0]], lambda _: [1], 1)
+        Net(model, tokenizer, 1, optimizer=optimizer).descend(lambda _: -score(model), [[0]], lambda _: [1])
 
     at_first = score(actor).item()
     step(actor)

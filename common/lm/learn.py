@@ -1,4 +1,4 @@
-"""How a network learns: batches, one optimiser step after another (`descend`), the rate's course.
+"""What a network learns with: batches and micro-batches, gradients (`backward`), the rate's course.
 
 Nothing here knows what an item is: a loss takes a list of them and gives the sum of theirs.
 """
@@ -9,15 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 
 from common.errors import UsageError
-from common.lm import fsdp, parallel
-from common.lm.progress import Progress
-
-
-def adamw(model, learning_rate, betas, eps, weight_decay):
-    """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
-    return torch.optim.AdamW(parameters, learning_rate, betas, eps, weight_decay, fused=fused)
+from common.lm import parallel
 
 
 def warmup_cosine(progress, warmup=0.1, floor=0.0):
@@ -72,38 +64,6 @@ def train_mode(model):
     for module in model.modules():
         if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
             module.eval()
-
-
-def descend(
-    model, optimizer, loss_sum, batches, lengths, tokens, max_norm=1.0, counts=None, rates=None, title="updates"
-):
-    """One optimiser step on each batch: down the gradient of `loss_sum(batch) / count`.
-
-    batches: lists of items. loss_sum(items): the sum of their losses, a scalar with gradient. counts: what each
-    batch's sum is divided by (None: its number of items). rates: each step's learning rate (None: as it is).
-    A batch goes through the model in micro-batches of at most `tokens` tokens, whatever their number the same gradient
-    (`lengths(items)`: their tokens); of several processes each takes its share. The gradient's norm is clipped to
-    `max_norm`. `title`: of the progress bar. Returns (losses, norms before clipping): lists of scalar tensors.
-    """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    losses, norms = [], []
-    train_mode(model)
-    with Progress(len(batches), title, "update") as bar:
-        for number, batch in enumerate(batches):
-            if rates is not None:
-                set_learning_rate(optimizer, rates[number])
-            count = len(batch) if counts is None else counts[number]
-            groups = micro_batches(lengths(batch), tokens)
-            if parallel.sharded():
-                groups = fsdp.evened(groups)
-            optimizer.zero_grad()
-            parts = [[batch[i] for i in group] for group in parallel.share(groups)]
-            losses.append(backward(parameters, parts, lambda part, count=count: loss_sum(part) / count))
-            norms.append(fsdp.clip_gradients(parameters, max_norm))
-            optimizer.step()
-            bar.advance()
-    model.eval()
-    return losses, norms
 
 
 def backward(parameters, parts, loss_of):

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from common.errors import UsageError
-from common.lm import fsdp, learn, llm
+from common.lm import fsdp, learn, llm, parallel
+from common.lm.progress import Progress
 from common.replay import step_lengths
 
 
@@ -48,7 +49,9 @@ class Net:
 
     def begin(self, rate):
         """A new optimiser, AdamW over what is trained of it, at this rate. Returns the Net."""
-        self.optimizer = learn.adamw(self.model, rate, self.betas, self.eps, weight_decay=0.01)
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
+        self.optimizer = torch.optim.AdamW(parameters, rate, self.betas, self.eps, weight_decay=0.01, fused=fused)
         return self
 
     # --- what it makes of steps
@@ -97,11 +100,34 @@ class Net:
     # --- what it learns
 
     def descend(self, loss_sum, batches, lengths=step_lengths, max_norm=1.0, counts=None, rates=None, title="updates"):
-        """`learn.descend` of this model: one optimiser step on each of the batches (lists of steps; other items need
-        their `lengths`). Returns (losses, norms)."""
-        return learn.descend(
-            self.model, self.optimizer, loss_sum, batches, lengths, self.tokens, max_norm, counts, rates, title
-        )
+        """One optimiser step on each batch: down the gradient of `loss_sum(batch) / count`.
+
+        batches: lists of steps (or of what `lengths(items)` gives the tokens of). loss_sum(steps): the sum of their
+        losses, a scalar with gradient. counts: what each batch's sum is divided by (None: its number of steps). rates:
+        each step's learning rate (None: as it is). A batch goes through the model in micro-batches of at most `tokens`
+        tokens, whatever their number the same gradient; of several processes each takes its share. The gradient's norm
+        is clipped to `max_norm`. `title`: of the progress bar. Returns (losses, norms before clipping): lists of scalar
+        tensors.
+        """
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        losses, norms = [], []
+        learn.train_mode(self.model)
+        with Progress(len(batches), title, "update") as bar:
+            for number, batch in enumerate(batches):
+                if rates is not None:
+                    learn.set_learning_rate(self.optimizer, rates[number])
+                count = len(batch) if counts is None else counts[number]
+                groups = learn.micro_batches(lengths(batch), self.tokens)
+                if parallel.sharded():
+                    groups = fsdp.evened(groups)
+                self.optimizer.zero_grad()
+                parts = [[batch[i] for i in group] for group in parallel.share(groups)]
+                losses.append(learn.backward(parameters, parts, lambda part, count=count: loss_sum(part) / count))
+                norms.append(fsdp.clip_gradients(parameters, max_norm))
+                self.optimizer.step()
+                bar.advance()
+        self.model.eval()
+        return losses, norms
 
     def fine_tune(self, steps, args, updates=0):
         """Supervised fine-tuning: token cross-entropy on the actions of the steps, by an optimiser of its own.

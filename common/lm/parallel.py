@@ -15,7 +15,6 @@ from datetime import timedelta
 from common.errors import UsageError
 
 LET_GO, CHECKPOINT_WRITTEN = "let go", None  # what followers hear besides calls
-BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
 
 
 def size():
@@ -131,19 +130,8 @@ def column_sums(rows, width, device):
 
 def add_up(tensors):
     """Sum each tensor over the processes, in place."""
-    if size() == 1 or not tensors:
-        return
-    import torch
-    import torch.distributed as dist
+    if size() > 1:
+        import torch.distributed as dist
 
-    bucket, held = [], 0
-    for tensor in [*tensors, None]:
-        if bucket and (tensor is None or held + tensor.numel() > BUCKET):
-            flat = torch.cat([part.reshape(-1) for part in bucket])
-            dist.all_reduce(flat)
-            for part, summed in zip(bucket, flat.split([part.numel() for part in bucket]), strict=True):
-                part.copy_(summed.view_as(part))
-            bucket, held = [], 0
-        if tensor is not None:
-            bucket.append(tensor)
-            held += tensor.numel()
+        for tensor in tensors:
+            dist.all_reduce(tensor)
