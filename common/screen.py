@@ -69,17 +69,19 @@ def mark(picture, nodes):
 
 
 def points(action, boxes):
-    """The pixels that an action names, by "x,y" or by the middle of its element's box: a drag's start and end, none for
-    what points nowhere. `boxes` is that of the observation."""
-    places = []
-    if action.element in boxes:
-        left, top, width, height = boxes[action.element]
-        places.append([left + width / 2, top + height / 2])
-    texts = [action.element] + [action.argument] * (action.name in POINTED)
-    texts = [text for text in texts if re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", text or "")]
-    numbers = [int(number) for text in texts for number in text.split(",")]
-    places += zip(numbers[::2], numbers[1::2], strict=False)
-    return places[:1] + places[1:][-1:]
+    """The pixels that an action names, in order: the middles of its elements' boxes and points, "x,y"; none for what
+    points nowhere. `boxes` is that of the observation."""
+    names, found = [action.element], []
+    if action.name == "Drag" or (action.name in POINTED and action.element is None):
+        names.append(action.argument)
+    for name in names:
+        if name in boxes:
+            left, top, width, height = boxes[name]
+            found.append((left + width / 2, top + height / 2))
+        elif re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", name or ""):
+            numbers = [int(number) for number in name.split(",")]
+            found += zip(numbers[::2], numbers[1::2], strict=False)
+    return found
 
 
 def to_pixels(x, y, size):

@@ -7,8 +7,8 @@ an 8 by 8 grid as two tokens.
 import json
 import re
 
-from common.actions import POINTED, Action, format_action, parse
-from common.screen import NORMAL, to_normal, to_pixels
+from common.actions import Action, format_action, parse
+from common.screen import NORMAL, points, to_normal, to_pixels
 
 GRID = 8  # places a side in the tiny model's answers
 
@@ -75,28 +75,14 @@ def write_action(text, obs, size, chat):
         if not chat:
             return "done" if said == "done" else f"answer {said}"
         return tool_answer("answer", {"content": said})
-    points = points_of(action, obs)
+    places = points(action, obs["boxes"])
+    if action.element not in (None, "focus") and not places:
+        raise LookupError(f"{action.element} is not to be seen")
     if not chat:
         if action.name != "Click":
             raise LookupError(f"{action.name} is no click")
-        return f"click x{int(points[0][0] * GRID / size[0])} y{int(points[0][1] * GRID / size[1])}"
-    return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in points]))
-
-
-def points_of(action, obs):
-    """The places, in pixels, that an action names as elements or points, in order."""
-    named = [action.element] if action.element != "focus" else []
-    if action.name in POINTED and (action.element is None or action.name == "Drag"):
-        named.append(action.argument)
-    found = []
-    for name in [name for name in named if name is not None]:
-        if "," in name:
-            numbers = [int(number) for number in name.split(",")]
-            found += zip(numbers[::2], numbers[1::2], strict=True)
-        else:
-            left, top, width, height = obs["boxes"][name]
-            found.append((left + width / 2, top + height / 2))
-    return found
+        return f"click x{int(places[0][0] * GRID / size[0])} y{int(places[0][1] * GRID / size[1])}"
+    return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in places]))
 
 
 def tool_call(action, places):
