@@ -50,7 +50,7 @@ def by_hand(run, updates):
     optimizer = Net(model, tokenizer, 0, args.adam_eps).begin(args.sft_learning_rate).optimizer
     rng, batches = random.Random(args.seed), []
     while len(batches) < updates:
-        batches += learn.random_batches(len(steps), args.sft_batch_size, rng)
+        batches += learn.shuffled(range(len(steps)), args.sft_batch_size, 1, rng)
     for number, batch in enumerate(batches[:updates]):
         done = number / updates
         factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.1) / 0.9)

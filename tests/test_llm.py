@@ -129,10 +129,10 @@ def test_logprobs_do_not_depend_on_padding_and_carry_gradient(tiny):
 
 
 def test_batches_cover_everything_once():
-    batches = learn.random_batches(53, 8, random.Random(1))
+    batches = learn.shuffled(range(53), 8, 1, random.Random(1))
     assert sorted(i for b in batches for i in b) == list(range(53))
     assert {len(b) for b in batches} == {7, 8}
-    assert batches != learn.random_batches(53, 8, random.Random(2))
+    assert batches != learn.shuffled(range(53), 8, 1, random.Random(2))
 
 
 def test_micro_batches_keep_to_their_size_and_pad_little():

@@ -46,7 +46,7 @@ class Album:
     """An episode's screenshots by name, in the order in which they were seen."""
 
     def __init__(self):
-        self.pictures, self.order = {}, []
+        self.clear()
 
     def clear(self):
         self.pictures, self.order = {}, []

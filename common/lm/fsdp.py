@@ -83,14 +83,10 @@ def to_save(model):
 
 
 def optimizer_state(optimizer):
-    """The optimiser's `state_dict`, with whole tensors."""
+    """The optimiser's `state_dict`, with whole tensors on the CPU."""
     state = optimizer.state_dict()
-    each = {i: {name: _whole_on_host(value) for name, value in one.items()} for i, one in state["state"].items()}
-    return state | {"state": each} if parallel.sharded() else state
-
-
-def _whole_on_host(value):
-    return whole(value).cpu() if hasattr(value, "cpu") else value
+    each = {i: {name: whole(value).cpu() for name, value in one.items()} for i, one in state["state"].items()}
+    return state | {"state": each}
 
 
 def load_optimizer(optimizer, state):
@@ -101,9 +97,7 @@ def load_optimizer(optimizer, state):
         group.update(given)
         for parameter in group["params"]:
             each = optimizer.state.get(parameter, {})
-            for name, value in each.items():
-                if getattr(value, "shape", None) == parameter.shape:
-                    each[name] = split_like(value, parameter)
+            each |= {name: split_like(value, parameter) for name, value in each.items() if name != "step"}
 
 
 def trained(model):

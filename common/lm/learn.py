@@ -32,18 +32,16 @@ def mean_loss(losses, what):
     return mean
 
 
-def random_batches(count, batch_size, rng):
-    """Indices 0 to count - 1 in random batches of at most `batch_size`."""
-    order = list(range(count))
-    rng.shuffle(order)
-    # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
-    batches = math.ceil(count / batch_size)
-    return [order[i::batches] for i in range(batches)]
-
-
 def shuffled(items, batch_size, epochs, rng):
-    """The items in random batches (`random_batches`), `epochs` times over: a list of lists."""
-    return [[items[i] for i in batch] for _ in range(epochs) for batch in random_batches(len(items), batch_size, rng)]
+    """The items in random batches of at most `batch_size`, `epochs` times over: a list of lists."""
+    batches = []
+    for _ in range(epochs):
+        order = list(items)
+        rng.shuffle(order)
+        # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
+        count = math.ceil(len(order) / batch_size)
+        batches += [order[i::count] for i in range(count)]
+    return batches
 
 
 def micro_batches(lengths, tokens):
@@ -100,7 +98,7 @@ def padded(rows, like):
     return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=like.device)
 
 
-def map_batches(function, items, lengths, tokens=4096):
+def map_batches(function, items, lengths, tokens):
     """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
     tokens; a list in items' order."""
 

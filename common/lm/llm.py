@@ -320,8 +320,7 @@ def encode(processor, text, images, turns=None):
 
 def image_token(reader):
     """The id of a processor's image token; None of a tokenizer."""
-    token = getattr(reader, "image_token", None)
-    return None if token is None or not hasattr(reader, "tokenizer") else reader.tokenizer.convert_tokens_to_ids(token)
+    return reader.tokenizer.convert_tokens_to_ids(reader.image_token) if hasattr(reader, "tokenizer") else None
 
 
 def base_of(model):
@@ -329,14 +328,10 @@ def base_of(model):
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def takes_pictures(model):
-    return hasattr(model.config, "vision_config")
-
-
 def picture_inputs(model, reader, prompts, ids):
     """What a forward pass takes of the prompts' pictures, whose image tokens are in `ids`. The families differ in what
     pictures become (pixel values, grids of patches, token types): their processors and signatures say what."""
-    if not takes_pictures(model):
+    if not hasattr(model.config, "vision_config"):
         return {}
     inputs, pictures = {}, [load_picture(image) for p in prompts for image in getattr(p, "images", ())]
     if pictures:
@@ -436,7 +431,7 @@ def hidden_states(model, reader, prompts, actions=None):
 
 def body_of(model):
     """The model without its output head."""
-    return base_of(model).model if takes_pictures(model) else base_of(model).get_decoder()
+    return base_of(model).base_model
 
 
 class Head:
@@ -490,13 +485,18 @@ def check_head(model, model_id):
         )
 
 
+def action_states(model, reader, prompts, actions):
+    """The hidden states that the actions' tokens are sampled from, with gradient: a list of N tensors [tokens, D]."""
+    hidden, _ = hidden_states(model, reader, prompts, actions)
+    # the token at position t is predicted by the hidden state at t - 1
+    return [row[len(p) - 1 : len(p) + len(a) - 1] for row, p, a in zip(hidden, prompts, actions, strict=True)]
+
+
 def action_logits(model, reader, prompts, actions):
     """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; an image token is at
     minus infinity."""
-    hidden, _ = hidden_states(model, reader, prompts, actions)
     head = Head(model, image_token(reader))
-    spans = ((len(p) - 1, len(p) + len(a) - 1) for p, a in zip(prompts, actions, strict=True))  # of t at t - 1
-    return [head(row[begin:end]) for row, (begin, end) in zip(hidden, spans, strict=True)]
+    return [head(states) for states in action_states(model, reader, prompts, actions)]
 
 
 def autocast(model):
@@ -513,20 +513,14 @@ def token_logprobs(model, reader, prompts, actions, temperature=1.0):
     longest action; 0 and False in the padding. The head runs on the actions' positions only.
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    hidden, _ = hidden_states(model, reader, prompts, actions)
-    longest = max(map(len, actions))
-    mask = torch.tensor([[i < len(a) for i in range(longest)] for a in actions], device=hidden.device)
-    # the token at position t is predicted by the hidden state at t - 1
-    position = torch.tensor(
-        [[len(p) - 1 + min(i, len(a) - 1) for i in range(longest)] for p, a in zip(prompts, actions, strict=True)],
-        device=hidden.device,
-    )
-    target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
-    rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    head = Head(model, image_token(reader))
-    chosen = chosen_logprobs(head, hidden[rows[mask], position[mask]], target[mask], temperature)
-    return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
+    states = torch.cat(action_states(model, reader, prompts, actions))  # [all tokens, D]
+    tokens = torch.tensor([token for action in actions for token in action], device=states.device)
+    chosen = chosen_logprobs(Head(model, image_token(reader)), states, tokens, temperature)
+    lengths = [len(action) for action in actions]
+    mask = torch.tensor([[i < length for i in range(max(lengths))] for length in lengths], device=states.device)
+    return pad_sequence(chosen.split(lengths), batch_first=True), mask
 
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32

@@ -8,6 +8,7 @@ import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import torch
 
@@ -15,11 +16,6 @@ from common.errors import UsageError
 from common.lm import fsdp, learn, llm, parallel
 from common.lm.progress import Progress
 from common.replay import step_lengths
-
-
-def prompt_ids(step):
-    """What a model that reads sees of a step."""
-    return step.prompt_ids
 
 
 @dataclass(eq=False)
@@ -35,7 +31,7 @@ class Net:
     tokens: int
     eps: float = 1e-8
     betas: tuple = (0.9, 0.98)
-    prompt: Callable = prompt_ids
+    prompt: Callable = attrgetter("prompt_ids")
     optimizer: torch.optim.Optimizer | None = None
 
     @property
