@@ -63,9 +63,10 @@ def test_a_sample_does_not_depend_on_its_batch(tiny):
     assert [c.ids for c in twice] == [together[i].ids for i in (0, 1, 2, 0, 1)]
 
 
+@pytest.mark.parametrize("shared", [0, 9])
 @pytest.mark.parametrize("family", ["Llama", "Qwen2", "Mistral"])
-def test_greedy_tokens_in_a_batch_are_those_of_single_prompts(family, monkeypatch):
-    """Rows that end early, prompts that go through in parts, a sliding window."""
+def test_greedy_tokens_in_a_batch_are_those_of_single_prompts(family, shared, monkeypatch):
+    """Rows that end early, prompts that go through in parts, that begin with the same tokens, a sliding window."""
     import transformers
 
     shape = dict(
@@ -82,7 +83,13 @@ def test_greedy_tokens_in_a_batch_are_those_of_single_prompts(family, monkeypatc
     tokenizer = SimpleNamespace(pad_token_id=0, eos_token_id=1, chat_template=None)
     monkeypatch.setattr(llm, "end_of_turn", lambda tokenizer: tokenizer.eos_token_id)
     rng = random.Random(0)
-    prompts = [[rng.randint(2, 59) for _ in range(rng.randint(3, 20))] for _ in range(12)]
+    first = [rng.randint(2, 59) for _ in range(shared)]
+    prompts = [first + [rng.randint(2, 59) for _ in range(rng.randint(3, 20))] for _ in range(12)]
+    monkeypatch.setattr(llm, "SHARED_TOKENS", 50)
+    cache = llm.shared_cache(model, prompts)
+    assert (cache is not None) == (shared > 0 and family != "Mistral")
+    if cache is not None:
+        assert (cache.get_seq_length(), len(cache.layers[0].keys)) == (9, 12)
     slow = []
     for prompt in prompts:
         out = model.generate(torch.tensor([prompt]), max_new_tokens=15, do_sample=False, eos_token_id=[1])

@@ -10,6 +10,7 @@ import contextlib
 import functools
 import hashlib
 import inspect
+import itertools
 import json
 import math
 import os
@@ -365,10 +366,14 @@ def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, 
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     uniform = torch.stack([torch.rand(max_new_tokens, generator=g, dtype=torch.float64) for g in generators], dim=1)
     sampler = Sampler(uniform.to(model.device), temperature, image_token(reader))
-    width = max(map(len, prompts))
-    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=model.device)
-    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=model.device)
+    width, cache = max(map(len, prompts)), shared_cache(model, prompts)
+    read = cache.get_seq_length() if cache else 0  # padding comes behind it
+    ids = [[*p[:read], *[pad] * (width - len(p)), *p[read:]] for p in prompts]
+    mask = [[1] * read + [0] * (width - len(p)) + [1] * (len(p) - read) for p in prompts]
+    ids, mask = torch.tensor(ids, device=model.device), torch.tensor(mask, device=model.device)
     inputs = {"input_ids": ids, "attention_mask": mask} | picture_inputs(model, reader, prompts, ids)
+    if cache:
+        inputs["past_key_values"] = cache
     config = GenerationConfig(  # the model's own must not change what is sampled from
         do_sample=False, max_new_tokens=max_new_tokens, eos_token_id=stops, pad_token_id=pad
     )
@@ -381,6 +386,29 @@ def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, 
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
         completions.append(Completion(row[:length], row_logprobs[:length], version))
     return completions
+
+
+SHARED_TOKENS = 1024  # to be saved: fewer are not worth a forward pass of their own
+
+
+def shared_cache(model, prompts):
+    """Keys and values of the tokens that all prompts begin with (a chat's system turn), read once for all of them: a
+    transformers cache with a row for each. None where that saves little, with pictures, and for models that do not
+    attend to all tokens alike (a window counts the padding between what is shared and what is not)."""
+    import torch
+    from transformers.cache_utils import DynamicCache, DynamicLayer
+
+    same = itertools.takewhile(lambda tokens: len(set(tokens)) == 1, zip(*prompts, strict=False))
+    count = min(len(list(same)), min(map(len, prompts)) - 1)  # one at least is left to read
+    if count * (len(prompts) - 1) < SHARED_TOKENS or takes_pictures(model) or parallel.sharded():
+        return None
+    ids = torch.tensor([prompts[0][:count]], device=model.device)
+    with torch.no_grad(), autocast(model):
+        cache = model(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+    if not isinstance(cache, DynamicCache) or any(type(layer) is not DynamicLayer for layer in cache.layers):
+        return None
+    cache.batch_repeat_interleave(len(prompts))
+    return cache
 
 
 class Sampler:
