@@ -329,10 +329,14 @@ def base_of(model):
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
+def takes_pictures(model):
+    return hasattr(model.config, "vision_config")
+
+
 def picture_inputs(model, reader, prompts, ids):
     """What a forward pass takes of the prompts' pictures, whose image tokens are in `ids`. The families differ in what
     pictures become (pixel values, grids of patches, token types): their processors and signatures say what."""
-    if not hasattr(model.config, "vision_config"):
+    if not takes_pictures(model):
         return {}
     inputs, pictures = {}, [load_picture(image) for p in prompts for image in getattr(p, "images", ())]
     if pictures:
