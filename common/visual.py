@@ -13,12 +13,12 @@ from common.screen import NORMAL, points, to_normal, to_pixels
 GRID = 8  # places a side in the tiny model's answers
 
 
-def without_thoughts(answer):
+def without_thoughts(answer: str) -> str:
     """An answer as the history shows it."""
     return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
 
 
-def read_action(answer, size):
+def read_action(answer: str, size: tuple[int, int]) -> str:
     """The environment's action in an answer, for a page of `size` (width, height). What is none stays as it is: the
     environment says so."""
     words = answer.split()
@@ -38,11 +38,11 @@ def read_action(answer, size):
         return answer
 
 
-def point(x, y, size):
+def point(x: float, y: float, size: tuple[int, int]) -> str:
     return ",".join(map(str, to_pixels(float(x), float(y), size)))
 
 
-def tool_action(name, arguments, size):
+def tool_action(name: str, arguments: dict, size: tuple[int, int]) -> Action:
     """The Action of a tool call. Raises KeyError, TypeError or ValueError where it is none."""
     at = point(*arguments["coordinate"], size) if arguments.get("coordinate") else None
     if name in ("click", "double_click", "hover"):
@@ -66,7 +66,7 @@ def tool_action(name, arguments, size):
     return Action({"wait": "Wait", "back": "Go Back"}[name])
 
 
-def write_action(text, obs, size, chat):
+def write_action(text: str, obs: dict, size: tuple[int, int], chat: bool) -> str:
     """What a demonstration answers: the oracle's action with the middle of its element in the element's place. Raises
     LookupError for what no such answer can say."""
     action = parse(text)
@@ -85,7 +85,7 @@ def write_action(text, obs, size, chat):
     return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in places]))
 
 
-def tool_call(action, places):
+def tool_call(action: Action, places: list[list[int]]) -> tuple[str, dict]:
     """(name, arguments) of the tool that does an action, with its places from 0 to 1000. Raises LookupError where none
     does."""
     name, at = action.name, {"coordinate": places[0]} if places else {}
@@ -106,5 +106,5 @@ def tool_call(action, places):
     raise LookupError(f"no tool does {name}")
 
 
-def tool_answer(name, arguments):
+def tool_answer(name: str, arguments: dict) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"

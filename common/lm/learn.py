@@ -4,27 +4,30 @@ Nothing here knows what an item is: a loss takes a list of them and gives the su
 """
 
 import math
+import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch import Tensor
 
 from common.errors import UsageError
 from common.lm import parallel
 
 
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
+def warmup_cosine(progress: float, warmup: float = 0.1, floor: float = 0.0) -> float:
     """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
     if progress < warmup:
         return min(1.0, (progress + 1e-3) / warmup)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
-def set_learning_rate(optimizer, rate):
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def mean_loss(losses, what):
+def mean_loss(losses: list[Tensor], what: str) -> float:
     """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
     mean = torch.stack(losses).mean().item() if losses else math.nan
     if losses and not math.isfinite(mean):
@@ -32,7 +35,7 @@ def mean_loss(losses, what):
     return mean
 
 
-def shuffled(items, batch_size, epochs, rng):
+def shuffled(items: Sequence, batch_size: int, epochs: int, rng: random.Random) -> list[list]:
     """The items in random batches of at most `batch_size`, `epochs` times over: a list of lists."""
     batches = []
     for _ in range(epochs):
@@ -44,7 +47,7 @@ def shuffled(items, batch_size, epochs, rng):
     return batches
 
 
-def micro_batches(lengths, tokens):
+def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Index groups of like lengths, longest first, each of at most `tokens` tokens, padding included; a longer sequence
     goes alone."""
     groups = []
@@ -56,7 +59,7 @@ def micro_batches(lengths, tokens):
     return groups
 
 
-def train_mode(model):
+def train_mode(model: torch.nn.Module) -> None:
     """Training, but for the statistics of BatchNorm, which stay those of pretraining."""
     model.train()
     for module in model.modules():
@@ -64,7 +67,7 @@ def train_mode(model):
             module.eval()
 
 
-def backward(parameters, parts, loss_of):
+def backward(parameters: list[Tensor], parts: list[list], loss_of: Callable[[list], Tensor]) -> Tensor:
     """The gradient of the parts' losses, summed over parts and processes, into the parameters; the loss."""
     losses = []
     if _threads is None:
@@ -92,13 +95,13 @@ def backward(parameters, parts, loss_of):
     return loss
 
 
-def padded(rows, like):
+def padded(rows: Sequence[Sequence[float]], like: Tensor) -> Tensor:
     """Lists of numbers as a tensor [N, L] beside the tensor `like` [N, L], zeros behind them."""
     width = like.shape[1]
     return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=like.device)
 
 
-def map_batches(function, items, lengths, tokens):
+def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Sequence[int], tokens: int) -> list:
     """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
     tokens; a list in items' order."""
 
@@ -120,7 +123,7 @@ def map_batches(function, items, lengths, tokens):
 _threads = None  # a ThreadPoolExecutor after use_threads
 
 
-def use_threads(count):
+def use_threads(count: int) -> None:
     """From now on `count` micro-batches at a time are computed on the CPU, each by one thread. On a tiny model two
     threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast. On a
     GPU they go one after another: two hold twice the memory, and torch 2.11 can choose another attention kernel for one

@@ -6,6 +6,8 @@ or a `Prompt`, which has pictures. Padding, stop tokens, masks and the sampling 
 and transformers are imported inside the functions that need them, so that `--help` answers at once.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import hashlib
@@ -14,12 +16,24 @@ import itertools
 import json
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.lm import fsdp, parallel
 from common.screen import load as load_picture
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import Cache
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from transformers import ProcessorMixin as Processor
+
+    Reader = Tokenizer | Processor
+    Ids = Sequence[Sequence[int]]  # token ids of several prompts or actions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,12 +43,19 @@ class Completion:
     """What was sampled: token ids (stop token included when it was reached), their log-probs under the distribution
     sampled from, and the policy version."""
 
-    ids: list
-    logprobs: list
+    ids: list[int]
+    logprobs: list[float]
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, vision=False):
+def load(
+    model_id: str,
+    lora_rank: int = 0,
+    load_in_4bit: bool = False,
+    gradient_checkpointing: bool = False,
+    device: str | None = None,
+    vision: bool = False,
+) -> tuple[Module, Reader]:
     """Load a language model and its reader: the tokenizer, with `vision` (a model that takes pictures) the processor.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
@@ -85,7 +106,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     return fsdp.shard(model).eval(), reader
 
 
-def from_pretrained(kind, model_id, **options):
+def from_pretrained(kind: type, model_id: str, **options):
     """A `kind` (of transformers) of a local folder or hub id: from the hub's cache, where the hub cannot be reached.
     Raises UsageError where there is none."""
     from common.lm import tiny_vision  # noqa: F401  registers its tower
@@ -99,21 +120,21 @@ def from_pretrained(kind, model_id, **options):
         raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
 
 
-def base_id(model_id):
+def base_id(model_id: str) -> str:
     """The model itself, or where it is a folder of adapters their base. Raises UsageError for a path that is not
     there."""
     adapters = Path(find_model(model_id)) / "adapter_config.json"
     return json.loads(adapters.read_text())["base_model_name_or_path"] if adapters.is_file() else model_id
 
 
-def sees(model_id):
+def sees(model_id: str) -> bool:
     """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `load`."""
     from transformers import AutoConfig
 
     return hasattr(from_pretrained(AutoConfig, base_id(model_id)), "vision_config")
 
 
-def load_tokenizer(model_id):
+def load_tokenizer(model_id: str) -> Tokenizer:
     """The tokenizer of a model as `load` takes it, with a padding token. Raises UsageError where there is none."""
     from transformers import AutoTokenizer
 
@@ -123,7 +144,7 @@ def load_tokenizer(model_id):
     return tokenizer
 
 
-def load_processor(model_id):
+def load_processor(model_id: str) -> Processor | PictureProcessor:
     """The processor of a model that sees: `tokenizer`, `image_processor`, `image_token`. Raises UsageError where there
     is none."""
     from transformers import AutoProcessor
@@ -164,12 +185,12 @@ class PictureProcessor:
         self.image_processor.save_pretrained(folder)
 
 
-def tokenizer_of(reader):
+def tokenizer_of(reader: Reader) -> Tokenizer:
     """The tokenizer itself of what may be a processor."""
     return getattr(reader, "tokenizer", reader)
 
 
-def add_adapters(model, lora_rank, in_4bit=False):
+def add_adapters(model: Module, lora_rank: int, in_4bit: bool = False) -> Module:
     """The model with its weights frozen and LoRA adapters, in float32, on every linear layer."""
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
     from peft.tuners.lora import LoraLayer
@@ -185,7 +206,7 @@ def add_adapters(model, lora_rank, in_4bit=False):
     return model
 
 
-def copy_network(model):
+def copy_network(model: Module) -> Module:
     """A copy with trained weights of its own. Frozen weights, a LoRA model's base, are shared and held once."""
     import copy
 
@@ -196,7 +217,7 @@ def copy_network(model):
     return copy.deepcopy(model, {id(shared): shared for shared in frozen})
 
 
-def new_adapters(model):
+def new_adapters(model: Module) -> Module:
     """The LoRA model with adapters as at the start of training: the base model's function."""
     from peft.tuners.lora import LoraLayer
 
@@ -206,7 +227,7 @@ def new_adapters(model):
     return model
 
 
-def load_trained(model, folder):
+def load_trained(model: Module, folder: str | Path) -> None:
     """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
     import torch
     from safetensors.torch import load_file
@@ -219,7 +240,7 @@ def load_trained(model, folder):
         fsdp.fill(model, type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
 
 
-def find_model(model_id):
+def find_model(model_id: str) -> str:
     """The folder of a local model, or the id itself where it looks like one of the hub (`owner/name`).
 
     Raises UsageError for a path that is not there.
@@ -234,7 +255,7 @@ def find_model(model_id):
 
 
 @functools.cache
-def hub_answers(model_id):
+def hub_answers(model_id: str) -> bool:
     """Whether the hub can be reached: one request, without the library's minute of retries."""
     import huggingface_hub
 
@@ -247,7 +268,7 @@ def hub_answers(model_id):
     return True
 
 
-def is_tiny(model_id):
+def is_tiny(model_id: str) -> bool:
     """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
     with contextlib.suppress(UsageError, OSError, ValueError):
         config = json.loads((Path(find_model(model_id)) / "config.json").read_text())
@@ -255,7 +276,7 @@ def is_tiny(model_id):
     return False
 
 
-def stop_ids(model, tokenizer):
+def stop_ids(model: Module, tokenizer: Tokenizer) -> list[int]:
     """Every token that ends a turn: the tokenizer's, and what the model's generation config names (chat models)."""
     ids = {tokenizer.eos_token_id, end_of_turn(tokenizer)}
     configured = getattr(model.generation_config, "eos_token_id", None)
@@ -264,7 +285,7 @@ def stop_ids(model, tokenizer):
 
 
 @functools.cache
-def end_of_turn(tokenizer):
+def end_of_turn(tokenizer: Tokenizer) -> int:
     """The token that ends an assistant's turn: what the chat template puts after one, else the end of the sequence."""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -275,7 +296,7 @@ def end_of_turn(tokenizer):
     return tokenizer.eos_token_id
 
 
-def chat_prompt(tokenizer, system, user):
+def chat_prompt(tokenizer: Tokenizer, system: str, user: str) -> list[int]:
     """One system and one user turn in the model's chat template, up to where the assistant begins: token ids. Special
     tokens in the user's text, which holds pages, are taken out. A template without a system turn gets it in the
     user's."""
@@ -289,7 +310,7 @@ def chat_prompt(tokenizer, system, user):
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def without_special_tokens(tokenizer, text):
+def without_special_tokens(tokenizer: Tokenizer, text: str) -> str:
     """The text without strings that the tokenizer would read as its control tokens: a page must not end a turn."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     while found := [token for token in special if token in text]:  # again: what is left may form another one
@@ -298,7 +319,7 @@ def without_special_tokens(tokenizer, text):
     return text
 
 
-def seed_of(*parts):
+def seed_of(*parts: object) -> int:
     """A 63-bit seed from anything printable: the same on every machine and in every process."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
@@ -307,33 +328,33 @@ class Prompt(list):
     """Token ids, image tokens expanded; `images`: the pictures in the order of their tokens (bytes of image files, or
     whatever stands for them until they are needed); `turns`: the chat that they were made of, if there is one."""
 
-    def __init__(self, ids, images=(), turns=None):
+    def __init__(self, ids: Sequence[int], images: Sequence[bytes] = (), turns: list[dict] | None = None):
         super().__init__(ids)
         self.images, self.turns = list(images), turns
 
 
-def encode(processor, text, images, turns=None):
+def encode(processor: Processor, text: str, images: Sequence[bytes], turns: list[dict] | None = None) -> Prompt:
     """The Prompt of a text with image placeholders and as many pictures."""
     pictures = [load_picture(image) for image in images]
     given = processor(text=[text], images=pictures or None, add_special_tokens=False)
     return Prompt(given["input_ids"][0], images, turns)
 
 
-def image_token(reader):
+def image_token(reader: Reader) -> int | None:
     """The id of a processor's image token; None of a tokenizer."""
     return reader.tokenizer.convert_tokens_to_ids(reader.image_token) if hasattr(reader, "tokenizer") else None
 
 
-def base_of(model):
+def base_of(model: Module) -> Module:
     """The model without its adapters' wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def takes_pictures(model):
+def takes_pictures(model: Module) -> bool:
     return hasattr(model.config, "vision_config")
 
 
-def picture_inputs(model, reader, prompts, ids):
+def picture_inputs(model: Module, reader: Reader, prompts: Ids, ids: Tensor) -> dict[str, Tensor]:
     """What a forward pass takes of the prompts' pictures, whose image tokens are in `ids`. The families differ in what
     pictures become (pixel values, grids of patches, token types): their processors and signatures say what."""
     if not takes_pictures(model):
@@ -350,7 +371,15 @@ def picture_inputs(model, reader, prompts, ids):
 PREFILL_TOKENS = 16384  # of prompts that go through the model at once: the activations of more want too much memory
 
 
-def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, version=0):
+def generate(
+    model: Module,
+    reader: Reader,
+    prompts: Ids,
+    seeds: Sequence[int],
+    temperature: float = 1.0,
+    max_new_tokens: int = 64,
+    version: int = 0,
+) -> list[Completion]:
     """Sample one completion for each prompt, in one batch.
 
     prompts: token id lists or `Prompt`s; seeds: one int a prompt. A row's tokens depend on its own seed, never on which
@@ -395,7 +424,7 @@ def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, 
 SHARED_TOKENS = 1024  # to be saved: fewer are not worth a forward pass of their own
 
 
-def shared_cache(model, prompts):
+def shared_cache(model: Module, prompts: Ids) -> Cache | None:
     """Keys and values of the tokens that all prompts begin with (a chat's system turn), read once for all of them: a
     transformers cache with a row for each. None where that saves little, with pictures, and for models that do not
     attend to all tokens alike (a window counts the padding between what is shared and what is not)."""
@@ -432,7 +461,7 @@ class Sampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
-def sample(logits, temperature, uniform):
+def sample(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """A token for each row of logits [B, V] by its uniform number [B]: the first whose cumulative probability in the
     softmax at this temperature is above it; the likeliest at temperature 0. Returns (tokens [B], log-probs [B])."""
     import torch
@@ -446,7 +475,7 @@ def sample(logits, temperature, uniform):
     return chosen.squeeze(1), logprobs.gather(1, chosen).squeeze(1)
 
 
-def hidden_states(model, reader, prompts, actions=None):
+def hidden_states(model: Module, reader: Reader, prompts: Ids, actions: Ids | None = None) -> tuple[Tensor, Tensor]:
     """Last-layer hidden states of N prompts, each with its action's token ids behind it: ([N, L, D], lengths [N]).
 
     Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed.
@@ -461,7 +490,7 @@ def hidden_states(model, reader, prompts, actions=None):
     return out.last_hidden_state, torch.tensor([len(row) for row in rows], device=model.device)
 
 
-def body_of(model):
+def body_of(model: Module) -> Module:
     """The model without its output head."""
     return base_of(model).base_model
 
@@ -470,7 +499,7 @@ class Head:
     """What a model's own forward makes of its last hidden states: the output matrix, then the cap or the scale that its
     configuration has (Gemma, Granite, Cohere, Falcon-H1). A `forbidden` token is never sampled: minus infinity."""
 
-    def __init__(self, model, forbidden=None):
+    def __init__(self, model: Module, forbidden: int | None = None):
         import torch
 
         self.matrix = model.get_output_embeddings()
@@ -481,7 +510,7 @@ class Head:
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
         self.forbidden = None if forbidden is None else torch.tensor([forbidden], device=device)
 
-    def __call__(self, hidden, tokens=None):
+    def __call__(self, hidden: Tensor, tokens: list[int] | None = None) -> Tensor:
         """Logits [.., V] in float32 of hidden states [.., D]; with `tokens` (ids) theirs alone."""
         import torch
         import torch.nn.functional as F
@@ -500,7 +529,7 @@ class Head:
         return logits if self.forbidden is None else logits.index_fill(-1, self.forbidden, float("-inf"))
 
 
-def check_head(model, model_id):
+def check_head(model: Module, model_id: str) -> None:
     """Raises UsageError where `Head` is not what the model's own forward makes of its last hidden states: sampling uses
     the one, the losses the other, and every ratio between them would be wrong."""
     import torch
@@ -517,28 +546,30 @@ def check_head(model, model_id):
         )
 
 
-def action_states(model, reader, prompts, actions):
+def action_states(model: Module, reader: Reader, prompts: Ids, actions: Ids) -> list[Tensor]:
     """The hidden states that the actions' tokens are sampled from, with gradient: a list of N tensors [tokens, D]."""
     hidden, _ = hidden_states(model, reader, prompts, actions)
     # the token at position t is predicted by the hidden state at t - 1
     return [row[len(p) - 1 : len(p) + len(a) - 1] for row, p, a in zip(hidden, prompts, actions, strict=True)]
 
 
-def action_logits(model, reader, prompts, actions):
+def action_logits(model: Module, reader: Reader, prompts: Ids, actions: Ids) -> list[Tensor]:
     """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; an image token is at
     minus infinity."""
     head = Head(model, image_token(reader))
     return [head(states) for states in action_states(model, reader, prompts, actions)]
 
 
-def autocast(model):
+def autocast(model: Module) -> contextlib.AbstractContextManager:
     """On a GPU: matrices multiplied in bfloat16, whatever type the weights are kept in."""
     import torch
 
     return torch.autocast(model.device.type, torch.bfloat16, enabled=model.device.type == "cuda")
 
 
-def token_logprobs(model, reader, prompts, actions, temperature=1.0):
+def token_logprobs(
+    model: Module, reader: Reader, prompts: Ids, actions: Ids, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
     prompts: N token id lists or `Prompt`s; actions: N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the
@@ -558,7 +589,7 @@ def token_logprobs(model, reader, prompts, actions, temperature=1.0):
 LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32
 
 
-def chosen_logprobs(head, hidden, target, temperature=1.0):
+def chosen_logprobs(head: Head, hidden: Tensor, target: Tensor, temperature: float = 1.0) -> Tensor:
     """Log-probs of the target tokens [M] by the Head on hidden states [M, D]. The logits [M, V] are made in parts of
     LOGITS_AT_ONCE numbers, and once more in the backward pass where there are several: never all at once."""
     import torch
