@@ -6,6 +6,8 @@ All processes must make the same calls: gathering a weight, and every pass throu
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from common.errors import UsageError
@@ -72,23 +74,13 @@ def whole_copy(model: Module, into: Module | None = None, half: bool = False) ->
     return into
 
 
-class Gathered:
-    """A sharded model's weights on the host, to be saved by one process."""
-
-    def __init__(self, model):
-        self.model = model
-        tied = set(model.state_dict()) - {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-        own = {name: value for name, value in model.state_dict().items() if name not in tied}
-        self.weights = {name: whole(value).detach().cpu() for name, value in own.items()}
-
-    def save_pretrained(self, folder):
-        """As the model's own."""
-        self.model.save_pretrained(folder, state_dict=self.weights)
-
-
-def to_save(model: Module) -> Module | Gathered:
-    """The model, or what can be saved in its stead."""
-    return Gathered(model) if parallel.sharded() else model
+def to_save(model: Module) -> Module | SimpleNamespace:
+    """The model, or in its stead what has its `save_pretrained`: by one process alone, with the weights of all."""
+    if not parallel.sharded():
+        return model
+    own = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}  # what is tied is there once
+    weights = {name: whole(value).detach().cpu() for name, value in model.state_dict().items() if name in own}
+    return SimpleNamespace(save_pretrained=partial(model.save_pretrained, state_dict=weights))
 
 
 def optimizer_state(optimizer: Optimizer) -> dict:

@@ -16,6 +16,7 @@ import itertools
 import json
 import math
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -168,17 +169,10 @@ class PictureProcessor:
         self.image_token = self.tokenizer.convert_ids_to_tokens(config.image_token_id)
 
     def __call__(self, text, images, add_special_tokens):
-        rows, grids = [], iter(())
-        if images:
-            grids = iter(self.image_processor(images=images)["image_grid_thw"].tolist())
-        for part in text:
-            first, *others = part.split(self.image_token)
-            for other in others:
-                time, height, width = next(grids)
-                count = time * height * width // self.image_processor.merge_size**2
-                first += self.image_token * count + other
-            rows.append(self.tokenizer.encode(first, add_special_tokens=add_special_tokens))
-        return {"input_ids": rows}
+        grids = self.image_processor(images=images)["image_grid_thw"].tolist() if images else []
+        counts = iter([math.prod(grid) // self.image_processor.merge_size**2 for grid in grids])
+        rows = [re.sub(re.escape(self.image_token), lambda token: token[0] * next(counts), part) for part in text]
+        return self.tokenizer(rows, add_special_tokens=add_special_tokens)
 
     def save_pretrained(self, folder):
         self.tokenizer.save_pretrained(folder)
