@@ -68,3 +68,25 @@ def test_digits_go_one_by_one_and_another_tokenizer_is_refused():
     assert get_model.mended(tokenizer).encode("x  12") == [4, 1, 2, 3]
     with pytest.raises(UsageError, match="the tokenizer reads 'The capital of France is' as"):
         get_model.check_encodings(tokenizer)
+
+
+def test_adapters_on_a_real_model_are_quiet_and_keep_to_the_bound_of_the_log_probs(smollm2):
+    """Where the CPU multiplies bfloat16 the frozen weights are in it, what is trained is in float32."""
+    code = """
+import torch
+from common.lm import llm, rollout
+model, tokenizer = llm.load("models/smollm2-135m", lora_rank=4, device="cpu")
+kinds = {p.dtype for p in model.parameters() if p.requires_grad}
+assert kinds == {torch.float32}, kinds
+base = llm.base_of(model).dtype
+assert base == (torch.bfloat16 if llm.multiplies_bfloat16() else torch.float32), base
+prompts = [llm.chat_prompt(tokenizer, "You are a helpful assistant.", f"Tell me about {what}.") for what in "xyz"]
+answers = llm.generate(model, tokenizer, prompts, [1, 2, 3], 1.0, 12)
+with torch.no_grad():
+    rows, mask = llm.token_logprobs(model, tokenizer, prompts, [answer.ids for answer in answers])
+pairs = [(sum(a.logprobs), row.sum().item(), len(a.ids)) for a, row in zip(answers, rows)]
+gap = rollout.logprob_gap(pairs)["rollout/logprob_gap"]
+assert gap < rollout.LOGPROB_GAP, gap
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
