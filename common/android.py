@@ -3,7 +3,7 @@
     with AdbServer.of_the_user() as server:
         phone = Android("emulator-5554", server)
         phone.tap(200, 340)
-        picture, nodes = phone.screenshot(), phone.hierarchy()
+        picture, elements = phone.screenshot(), phone.hierarchy()
 
 Calls block, so an environment makes them in threads; a phone may be shared by threads, one call runs at a time. Every
 call ends within `timeout` seconds: EnvHang where the phone did not answer, EnvFault where the connection is gone. Both
@@ -31,7 +31,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -57,7 +57,6 @@ NO_ADB = "no adb: install Android's platform-tools (apt install android-sdk-plat
 NO_ADB += " android-platform-tools), or set ADBUTILS_ADB_PATH to the program"
 SIGNATURE, END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 STDOUT, STDERR, EXIT = 1, 2, 3  # packets of adb's shell protocol
-FLAGS = "checkable checked clickable long_clickable enabled focusable focused scrollable selected password".split()
 REMEDIES = {
     "unauthorized": "unlock it and accept 'Allow USB debugging' (if nothing is asked: revoke authorisations, replug)",
     "authorizing": "unlock it and accept 'Allow USB debugging'",
@@ -70,31 +69,6 @@ KEEPER = 'exec >/dev/null 2>&1; "$@" </dev/null & read _; kill $!; wait $!; rm -
 
 class Refused(ActionError):
     """An action that the phone cannot do. The message is for the agent."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """An element of the screen, as uiautomator sees it. `id` counts in the order of the tree, `parent` is an id (-1:
-    none), `bounds` are (left, top, right, bottom) in pixels."""
-
-    id: int
-    parent: int
-    type: str  # android.widget.Button
-    text: str
-    description: str
-    resource: str  # com.example:id/send
-    package: str
-    bounds: tuple[int, int, int, int]
-    checkable: bool
-    checked: bool
-    clickable: bool
-    long_clickable: bool
-    enabled: bool
-    focusable: bool
-    focused: bool
-    scrollable: bool
-    selected: bool
-    password: bool
 
 
 class _Connection(adbutils.AdbConnection):
@@ -122,21 +96,17 @@ class AdbServer:
     that the user's `adb devices` talks to; that one is started if none runs, and never stopped.
     """
 
-    def __init__(self):
-        self.host, self.port, self.private = "127.0.0.1", 0, True
+    def __init__(self, client: adbutils.AdbClient | None = None):
+        self.private, self.client = client is None, client
+        self.host, self.port = ("127.0.0.1", 0) if self.private else (client.host, client.port)
         self._lock, self._process, self._closed = threading.Lock(), None, False
         self.start()
 
     @classmethod
-    def of_the_user(cls):
-        server = object.__new__(cls)
-        server.client = _Client()  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
-        server.host, server.port, server.private = server.client.host, server.client.port, False
-        server._lock, server._process, server._closed = threading.Lock(), None, False
-        server.start()
-        return server
+    def of_the_user(cls) -> "AdbServer":
+        return cls(_Client())  # reads ANDROID_ADB_SERVER_HOST and ANDROID_ADB_SERVER_PORT
 
-    def start(self):
+    def start(self) -> None:
         """Start the server if none answers, a private one again on its port; UsageError if that does not work, EnvFault
         after `close`: a thread that still waits for a phone shall not bring it back."""
         with self._lock:
@@ -191,7 +161,7 @@ class AdbServer:
             self._process.wait()
             self._process = None
 
-    def close(self):
+    def close(self) -> None:
         with self._lock:
             self._closed = True
             self._stop()
@@ -203,18 +173,18 @@ class AdbServer:
         self.close()
 
     @property
-    def pid(self):
+    def pid(self) -> int | None:
         """Of the process that keeps a private server, the server's parent; None for the user's."""
         return self._process and self._process.pid
 
-    def ask(self, call, timeout=TIMEOUT):
+    def ask(self, call: str, timeout: float = TIMEOUT) -> str:
         """The server's answer to a call of its own, `host:...`."""
         with self.client.make_connection(timeout) as connection:
             connection.send_command(call)
             connection.check_okay()
             return connection.read_string_block()
 
-    def devices(self, timeout=TIMEOUT):
+    def devices(self, timeout: float = TIMEOUT) -> dict[str, tuple[str, int | None]]:
         """{serial: (state, transport id)} of all phones the server knows."""
         lines = [line.split() for line in self.ask("host:devices-l", timeout).splitlines()]
         return {words[0]: (words[1], _transport_id(words)) for words in lines if len(words) > 1}
@@ -240,7 +210,7 @@ class Android:
     `size` is the width and height in pixels of what was last seen; taps are in these pixels.
     """
 
-    def __init__(self, serial, server, timeout=TIMEOUT, token_file=TOKEN_FILE):
+    def __init__(self, serial: str, server: AdbServer, timeout: float = TIMEOUT, token_file: str | Path = TOKEN_FILE):
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
         self._lock, self._end, self._attached, self._known = threading.RLock(), None, False, False
         self._size = self._turns = None
@@ -256,28 +226,28 @@ class Android:
         return f"Android({self.serial!r})"
 
     @property
-    def size(self):
+    def size(self) -> tuple[int, int]:
         if self._size is None:
             self.screenshot()
         return self._size
 
     # ---- input ----
 
-    def tap(self, x, y):
+    def tap(self, x: float, y: float) -> None:
         self._input("tap {} {}", (x, y))
 
-    def double_tap(self, x, y):
+    def double_tap(self, x: float, y: float) -> None:
         """Two taps, as near in time as the phone starts two programs."""
         self._input("tap {0} {1} && input tap {0} {1}", (x, y))
 
-    def long_press(self, x, y, seconds=1.0):
+    def long_press(self, x: float, y: float, seconds: float = 1.0) -> None:
         self._input(f"swipe {{0}} {{1}} {{0}} {{1}} {round(1000 * seconds)}", (x, y), seconds=seconds)
 
-    def swipe(self, x0, y0, x1, y1, seconds=0.3):
+    def swipe(self, x0: float, y0: float, x1: float, y1: float, seconds: float = 0.3) -> None:
         self._input(f"swipe {{}} {{}} {{}} {{}} {round(1000 * seconds)}", (x0, y0), (x1, y1), seconds=seconds)
 
-    def scroll(self, direction, box=None):
-        """Show what lies "down", "up", "left" or "right" of what is seen, on the screen or in a Node's bounds."""
+    def scroll(self, direction: str, box: tuple[int, int, int, int] | None = None) -> None:
+        """Show what lies "down", "up", "left" or "right" of what is seen, on the screen or in an element's `bounds`."""
         left, top, right, bottom = box or (0, 0, *self.size)
         x, y, wide, high = (left + right) // 2, (top + bottom) // 2, (right - left) // 4, (bottom - top) // 4
         moves = {"down": (0, high), "up": (0, -high), "right": (wide, 0), "left": (-wide, 0)}
@@ -286,14 +256,14 @@ class Android:
         dx, dy = moves[direction]  # the finger goes the other way; slowly, so that nothing flies on
         self.swipe(x + dx, y + dy, x - dx, y - dy, 0.5)
 
-    def key(self, name):
+    def key(self, name: str | int) -> None:
         """Press a key: a name of KEYS, or one of Android's key codes."""
         code = name if isinstance(name, int) else KEYS.get(name.strip().lower().replace("_", " "))
         if code is None:
             raise Refused(f"there is no key {name[:20]!r}; there are {', '.join(KEYS)}")
         self._do(f"input keyevent {code}")
 
-    def type(self, text):
+    def type(self, text: str) -> None:
         """Type text into the focused field; line ends are Enter, tabs Tab.
 
         `input text` knows the printable characters of ASCII alone. Where ADBKeyBoard is installed, text with others
@@ -330,7 +300,7 @@ class Android:
 
     # ---- what is seen ----
 
-    def screenshot(self):
+    def screenshot(self) -> bytes:
         """The screen as PNG bytes, whole and checked; a picture that comes damaged twice is an EnvFault."""
         with self._call():
             for _ in range(2):
@@ -342,7 +312,7 @@ class Android:
                     reason = f"{error} {message}"
         raise self._fault(f"screencap gives no whole picture: {reason}")
 
-    def settle(self, seconds=3.0):
+    def settle(self, seconds: float = 3.0) -> bytes:
         """The first screenshot that shows the same as the one before it, or the last one after so many seconds of the
         phone's time."""
         before = self.screenshot()
@@ -354,16 +324,14 @@ class Android:
             before = picture
         return before
 
-    def hierarchy(self):
-        """The elements of the screen as Nodes. A screen that never rests, a video for instance, has none: EnvFault."""
-        return self._dump(parse_hierarchy)[1]
+    def hierarchy(self) -> list[ElementTree.Element]:
+        """The elements of the screen, parents first, as uiautomator describes them in their attributes: `text`,
+        `content-desc`, `clickable` ("true" or "false"), ..; `bounds` reads where they are."""
+        return list(ElementTree.fromstring(self.dump()).iter("node"))
 
-    def dump(self, after=0.0):
+    def dump(self, after: float = 0.0) -> str:
         """The same as uiautomator's XML, whole and checked; before, let `after` seconds pass on the phone: that is one
-        command less than to wait first."""
-        return self._dump(_parse, after)[0]
-
-    def _dump(self, parse, after=0.0):
+        command less than to wait first. A screen that never rests, a video for instance, has none: EnvFault."""
         # the old file first: a dump that fails has exit code 0 too
         command = f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}"
         with self._call(self.timeout + after):
@@ -373,17 +341,17 @@ class Android:
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
-                    found = xml, parse(xml)
-                except ValueError:
+                    ElementTree.fromstring(xml)
+                except (ValueError, ElementTree.ParseError):
                     reason = f"{out[:200]} {message}"
                     continue
                 turns = re.search(r'<hierarchy[^>]* rotation="(\d)"', xml)
                 if turns and turns[1] != self._turns:  # the screen was turned: its size is another one
                     self._turns, self._size = turns[1], None
-                return found
+                return xml
         raise self._fault(f"uiautomator gives no hierarchy: {reason}")
 
-    def window(self):
+    def window(self) -> tuple[int, int, int]:
         """(width, height, rotation): the screen's size as it is held, and quarter turns from upright."""
         with self._call():
             sizes = dict(re.findall(r"(\w+) size: (\d+x\d+)", self.look("wm size")))
@@ -394,7 +362,7 @@ class Android:
         turns = int(rotation[1])
         return (height, width, turns) if turns % 2 else (width, height, turns)
 
-    def foreground(self):
+    def foreground(self) -> tuple[str, str]:
         """(package, activity) of the app in front; EnvFault where there is none for a second, as while apps change."""
         for _ in range(5):
             with self._call():
@@ -406,11 +374,11 @@ class Android:
 
     # ---- apps ----
 
-    def packages(self):
+    def packages(self) -> list[str]:
         """The names of all installed packages."""
         return sorted(re.findall(r"^package:(\S+)", self.look("pm list packages"), re.MULTILINE))
 
-    def start(self, package):
+    def start(self, package: str) -> bool:
         """Start an app as by its icon; Refused if there is none. Returns whether it came to the front: False where
         something else did, a question for a permission for instance, or where nothing happened for half the timeout."""
         with self._call():
@@ -424,10 +392,10 @@ class Android:
                 time.sleep(POLL)
         return True
 
-    def stop(self, package):
+    def stop(self, package: str) -> None:
         self._do(f"am force-stop {shlex.quote(package)}")
 
-    def clear(self, package):
+    def clear(self, package: str) -> None:
         """Stop an app and delete its data."""
         out, message, _ = self._run(f"pm clear {shlex.quote(package)}")
         if b"Success" not in out:
@@ -437,7 +405,7 @@ class Android:
 
     # ---- between episodes ----
 
-    def reset(self, packages=()):
+    def reset(self, packages: Iterable[str] = ()) -> None:
         """What brings a phone without snapshots to a start: awake, these apps stopped and without data, home."""
         with self._lock:
             self.key("wake up")
@@ -447,29 +415,29 @@ class Android:
                 self.clear(package)
             self.key("home")
 
-    def calm(self):
+    def calm(self) -> None:
         """Settings that make pictures settle at once: no animations, and no sleep while the phone is plugged in."""
         for scale in ("window_animation", "transition_animation", "animator_duration"):
             self._do(f"settings put global {scale}_scale 0")
         self._do("svc power stayon true")
 
-    def wait(self, seconds):
+    def wait(self, seconds: float) -> None:
         """Let time pass on the phone (a simulated one has a clock of its own)."""
         self._do(f"sleep {seconds:g}", seconds)
 
-    def snapshots(self):
+    def snapshots(self) -> list[str]:
         """The names of an emulator's snapshots."""
         return re.findall(r"^(?:--|\d+)\s+(\S+)\s+\d", self._console("avd snapshot list"), re.MULTILINE)
 
-    def save(self, name):
+    def save(self, name: str) -> None:
         """Take a snapshot of an emulator."""
         self._console(f"avd snapshot save {_snapshot(name)}")
 
-    def delete(self, name):
+    def delete(self, name: str) -> None:
         """Delete a snapshot of an emulator."""
         self._console(f"avd snapshot delete {_snapshot(name)}")
 
-    def load(self, name):
+    def load(self, name: str) -> None:
         """Bring an emulator back to a snapshot, with proof: a mark that is set before is gone afterwards.
 
         The console's OK proves nothing. The connection may break just after it, and until adb notices, commands go to
@@ -569,7 +537,7 @@ class Android:
             raise EnvHang(f"phone {self.serial} did not answer in {self.timeout:g} s")
         return left
 
-    def look(self, command):
+    def look(self, command: str) -> str:
         """What a command that changes nothing prints."""
         return self._run(command, again=True)[0].decode(errors="replace").strip()
 
@@ -697,7 +665,7 @@ class Android:
             time.sleep(POLL)
 
 
-def input_commands(text):
+def input_commands(text: str) -> list[str]:
     """The commands that type printable ASCII, line ends and tabs. In `input text` a `%s` stands for a space, and one
     that is meant must be typed in two parts."""
     commands = []
@@ -710,7 +678,7 @@ def input_commands(text):
     return commands
 
 
-def check_png(data):
+def check_png(data: bytes) -> tuple[bytes, tuple[int, int]]:
     """The PNG file in the data and its (width, height); ValueError where it is none or not whole.
 
     On phones with two screens a warning stands before it, in the same stream.
@@ -731,7 +699,7 @@ def check_png(data):
     return data, size
 
 
-def parse_foreground(text):
+def parse_foreground(text: str) -> tuple[str, str] | None:
     """(package, activity) that a dumpsys names as being in front, None if it names none."""
     for name in (
         r"mCurrentFocus=Window\{",
@@ -744,27 +712,9 @@ def parse_foreground(text):
     return None
 
 
-def mend(xml):
+def mend(xml: str) -> str:
     """Older Androids write a character such as an emoji as two references, which XML does not allow."""
     return re.sub(r"&#(5[56]\d{3});&#(5[67]\d{3});", _join_surrogates, xml)
-
-
-def parse_hierarchy(xml):
-    """uiautomator's XML as Nodes, parents first; ValueError where it is not whole."""
-    waiting = [(child, -1) for child in reversed(_parse(xml))]
-    nodes = []
-    while waiting:
-        element, parent = waiting.pop()
-        nodes.append(_node(len(nodes), parent, element.attrib))
-        waiting += [(child, nodes[-1].id) for child in reversed(element)]
-    return nodes
-
-
-def _parse(xml):
-    try:
-        return ElementTree.fromstring(xml.encode())
-    except ElementTree.ParseError as error:
-        raise ValueError(f"broken XML: {error}") from None
 
 
 def _join_surrogates(match):
@@ -774,15 +724,9 @@ def _join_surrogates(match):
     return match[0]
 
 
-def _node(id, parent, attributes):
-    words = ("text", "content-desc", "resource-id", "package")
-    text, description, resource, package = (attributes.get(name, "") for name in words)
-    bounds = re.fullmatch(r"\[(-?\d+),(-?\d+)\]\[(-?\d+),(-?\d+)\]", attributes.get("bounds", "[0,0][0,0]"))
-    if not bounds:
-        raise ValueError(f"broken bounds {attributes['bounds']!r}")
-    box = tuple(int(number) for number in bounds.groups())
-    flags = {name: attributes.get(name.replace("_", "-")) == "true" for name in FLAGS}
-    return Node(id, parent, attributes.get("class", ""), text, description, resource, package, box, **flags)
+def bounds(element: ElementTree.Element) -> tuple[int, ...]:
+    """(left, top, right, bottom) of an element of the hierarchy, in pixels."""
+    return tuple(int(number) for number in re.findall(r"-?\d+", element.get("bounds", "[0,0][0,0]")))
 
 
 def _snapshot(name):

@@ -252,12 +252,12 @@ class Session:
     async def observe(self) -> Observation:
         return await self._bounded(self._look())
 
-    async def screenshot(self, type: str = "png") -> bytes:
-        """The viewport as PNG or JPEG. Raises ValueError if the browser was started without `screenshots`."""
+    async def screenshot(self) -> bytes:
+        """The viewport as PNG. Raises ValueError if the browser was started without `screenshots`."""
         if not self.browser.screenshots:
             raise ValueError("this browser was started with screenshots=False")
         # CDP, not page.screenshot(): it asks for the fast encoder, and leaves the document's style attributes alone
-        reply = await self._bounded(self._send("Page.captureScreenshot", format=type, optimizeForSpeed=True))
+        reply = await self._bounded(self._send("Page.captureScreenshot", format="png", optimizeForSpeed=True))
         return base64.b64decode(reply["data"])
 
     async def read(self, url: str | None, reader):

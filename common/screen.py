@@ -6,16 +6,17 @@ Models name places by whole numbers from 0 to 1000, left to right and top to bot
 import base64
 import io
 import re
+from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from common.actions import POINTED
+from common.actions import POINTED, Action
 
 NORMAL = 1000
 MARKS = "#d6001c", "#0047ab", "#00703c", "#7b2d8e", "#b35900", "#00677a"  # readable under white digits
 
 
-def encode(picture, size=None, format="PNG", quality=85):
+def encode(picture: bytes, size: tuple[int, int] | None = None, format: str = "PNG", quality: int = 85) -> bytes:
     """A picture (bytes of an image file) as a file of that format, "PNG" or "JPEG", in `size` (width, height) pixels.
 
     Smaller sizes are averages over the area of a pixel, so that nothing thin gets lost. Raises ValueError for another
@@ -31,13 +32,13 @@ def encode(picture, size=None, format="PNG", quality=85):
     return out.getvalue()
 
 
-def message_part(picture):
+def message_part(picture: bytes) -> dict:
     """The picture, a PNG or JPEG file's bytes, as a part of a chat message for OpenAI-compatible servers."""
     kind = "png" if picture.startswith(b"\x89PNG") else "jpeg"
     return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{base64.b64encode(picture).decode()}"}}
 
 
-def load(picture):
+def load(picture: bytes) -> Image.Image:
     """The RGB image of a file's bytes. Raises ValueError where they are no picture."""
     try:
         return Image.open(io.BytesIO(picture)).convert("RGB")
@@ -45,7 +46,7 @@ def load(picture):
         raise ValueError(f"no picture: {error}") from None
 
 
-def mark(picture, nodes):
+def mark(picture: bytes, nodes: list[dict]) -> bytes:
     """The picture, as PNG, with a box and a number on everything that can be acted on (a set of marks).
 
     `nodes` are page.js's: `id` and `box` (left, top, width, height in pixels of the picture). A number stands on its
@@ -68,27 +69,29 @@ def mark(picture, nodes):
     return out.getvalue()
 
 
-def points(action, boxes):
-    """The pixels that an action names, by "x,y" or by the middle of its element's box: a drag's start and end, none for
-    what points nowhere. `boxes` is that of the observation."""
-    places = []
-    if action.element in boxes:
-        left, top, width, height = boxes[action.element]
-        places.append([left + width / 2, top + height / 2])
-    texts = [action.element] + [action.argument] * (action.name in POINTED)
-    texts = [text for text in texts if re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", text or "")]
-    numbers = [int(number) for text in texts for number in text.split(",")]
-    places += zip(numbers[::2], numbers[1::2], strict=False)
-    return places[:1] + places[1:][-1:]
+def points(action: Action, boxes: dict[str, Sequence[float]]) -> list[tuple[float, float]]:
+    """The pixels that an action names, in order: the middles of its elements' boxes and points, "x,y"; none for what
+    points nowhere. `boxes` is that of the observation."""
+    names, found = [action.element], []
+    if action.name == "Drag" or (action.name in POINTED and action.element is None):
+        names.append(action.argument)
+    for name in names:
+        if name in boxes:
+            left, top, width, height = boxes[name]
+            found.append((left + width / 2, top + height / 2))
+        elif re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", name or ""):
+            numbers = [int(number) for number in name.split(",")]
+            found += zip(numbers[::2], numbers[1::2], strict=False)
+    return found
 
 
-def to_pixels(x, y, size):
+def to_pixels(x: float, y: float, size: tuple[int, int]) -> tuple[int, int]:
     """The pixel of a normalised place in a picture of `size` (width, height): inside, whatever x and y are."""
     return tuple(
         min(max(round(place / NORMAL * length), 0), length - 1) for place, length in zip((x, y), size, strict=True)
     )
 
 
-def to_normal(x, y, size):
+def to_normal(x: float, y: float, size: tuple[int, int]) -> tuple[int, int]:
     """The normalised place of a pixel, from 0 to 1000."""
     return tuple(round(place / length * NORMAL) for place, length in zip((x, y), size, strict=True))

@@ -7,18 +7,18 @@ an 8 by 8 grid as two tokens.
 import json
 import re
 
-from common.actions import POINTED, Action, format_action, parse
-from common.screen import NORMAL, to_normal, to_pixels
+from common.actions import Action, format_action, parse
+from common.screen import NORMAL, points, to_normal, to_pixels
 
 GRID = 8  # places a side in the tiny model's answers
 
 
-def without_thoughts(answer):
+def without_thoughts(answer: str) -> str:
     """An answer as the history shows it."""
     return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
 
 
-def read_action(answer, size):
+def read_action(answer: str, size: tuple[int, int]) -> str:
     """The environment's action in an answer, for a page of `size` (width, height). What is none stays as it is: the
     environment says so."""
     words = answer.split()
@@ -38,11 +38,11 @@ def read_action(answer, size):
         return answer
 
 
-def point(x, y, size):
+def point(x: float, y: float, size: tuple[int, int]) -> str:
     return ",".join(map(str, to_pixels(float(x), float(y), size)))
 
 
-def tool_action(name, arguments, size):
+def tool_action(name: str, arguments: dict, size: tuple[int, int]) -> Action:
     """The Action of a tool call. Raises KeyError, TypeError or ValueError where it is none."""
     at = point(*arguments["coordinate"], size) if arguments.get("coordinate") else None
     if name in ("click", "double_click", "hover"):
@@ -66,7 +66,7 @@ def tool_action(name, arguments, size):
     return Action({"wait": "Wait", "back": "Go Back"}[name])
 
 
-def write_action(text, obs, size, chat):
+def write_action(text: str, obs: dict, size: tuple[int, int], chat: bool) -> str:
     """What a demonstration answers: the oracle's action with the middle of its element in the element's place. Raises
     LookupError for what no such answer can say."""
     action = parse(text)
@@ -75,31 +75,17 @@ def write_action(text, obs, size, chat):
         if not chat:
             return "done" if said == "done" else f"answer {said}"
         return tool_answer("answer", {"content": said})
-    points = points_of(action, obs)
+    places = points(action, obs["boxes"])
+    if action.element not in (None, "focus") and not places:
+        raise LookupError(f"{action.element} is not to be seen")
     if not chat:
         if action.name != "Click":
             raise LookupError(f"{action.name} is no click")
-        return f"click x{int(points[0][0] * GRID / size[0])} y{int(points[0][1] * GRID / size[1])}"
-    return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in points]))
+        return f"click x{int(places[0][0] * GRID / size[0])} y{int(places[0][1] * GRID / size[1])}"
+    return tool_answer(*tool_call(action, [list(to_normal(*place, size)) for place in places]))
 
 
-def points_of(action, obs):
-    """The places, in pixels, that an action names as elements or points, in order."""
-    named = [action.element] if action.element != "focus" else []
-    if action.name in POINTED and (action.element is None or action.name == "Drag"):
-        named.append(action.argument)
-    found = []
-    for name in [name for name in named if name is not None]:
-        if "," in name:
-            numbers = [int(number) for number in name.split(",")]
-            found += zip(numbers[::2], numbers[1::2], strict=True)
-        else:
-            left, top, width, height = obs["boxes"][name]
-            found.append((left + width / 2, top + height / 2))
-    return found
-
-
-def tool_call(action, places):
+def tool_call(action: Action, places: list[list[int]]) -> tuple[str, dict]:
     """(name, arguments) of the tool that does an action, with its places from 0 to 1000. Raises LookupError where none
     does."""
     name, at = action.name, {"coordinate": places[0]} if places else {}
@@ -120,5 +106,5 @@ def tool_call(action, places):
     raise LookupError(f"no tool does {name}")
 
 
-def tool_answer(name, arguments):
+def tool_answer(name: str, arguments: dict) -> str:
     return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"

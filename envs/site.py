@@ -156,7 +156,8 @@ class PageEnv:
                 places = screen.points(action, self._obs["boxes"])
                 obs, info = await self._act(action)
                 wide, high = self._shared.browser.viewport.values()
-                info["touches"] = [[x / wide, y / high] for x, y in places if 0 <= x <= wide and 0 <= y <= high]
+                ends = places[:1] + places[1:][-1:]  # of a drag: start and end
+                info["touches"] = [[x / wide, y / high] for x, y in ends if 0 <= x <= wide and 0 <= y <= high]
         terminated = answer is not None
         truncated = not terminated and self._is_cut_off()
         reward = 0.0

@@ -29,11 +29,10 @@ from common.android import (
     AdbServer,
     Android,
     Refused,
+    bounds,
     check_png,
     input_commands,
-    mend,
     parse_foreground,
-    parse_hierarchy,
 )
 from common.errors import EnvFault, EnvHang, UsageError
 from envs.phone import adbd
@@ -275,16 +274,13 @@ def test_hierarchy(driver, phone):
     driver.tap(1, 1)
     frame, box, switch = driver.hierarchy()
     assert driver.dump() == phone.device.hierarchy()
-    assert (frame.id, frame.parent, box.parent, switch.parent) == (0, -1, 0, 0)
-    assert (box.type, box.text, box.bounds) == ("android.widget.EditText", '<a & "b">\'', (10, 20, 350, 60))
-    assert (box.resource, box.package) == ("com.example.home:id/box", "com.example.home")
-    assert box.clickable and box.focused and box.enabled and not box.checkable and not box.scrollable
-    assert (switch.description, switch.checkable, switch.checked, switch.long_clickable) == (
-        "Taps 1",
-        True,
-        False,
-        True,
-    )
+    assert list(frame) == [box, switch] and not [*box, *switch]  # parents first
+    assert (box.get("class"), box.get("text")) == ("android.widget.EditText", '<a & "b">\'')
+    assert bounds(box) == (10, 20, 350, 60)
+    assert (box.get("resource-id"), box.get("package")) == ("com.example.home:id/box", "com.example.home")
+    assert [box.get(flag) for flag in ("clickable", "focused", "enabled")] == ["true"] * 3
+    flags = [switch.get(flag) for flag in ("checkable", "checked", "long-clickable")]
+    assert switch.get("content-desc") == "Taps 1" and flags == ["true", "false", "true"]
 
 
 def test_a_screen_that_is_turned_has_another_size(driver, phone, monkeypatch):
@@ -305,19 +301,21 @@ def test_a_dump_may_wait_before(driver, phone):
     assert driver.dump(1.0) and phone.device.state.now == 2.5  # the second try waits no more
 
 
-def test_hierarchies_of_other_phones():
-    xml = "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?><hierarchy rotation=\"1\">%s</hierarchy>"
-    emoji, others = '<node text="&#55357;&#56832;!" />', '<node text="&#55000;&#57400;" />'
-    assert parse_hierarchy(mend(xml % emoji))[0].text == "😀!"
-    assert parse_hierarchy(mend(xml % others))[0].text == "\ud6d8\ue038"
-    assert parse_hierarchy(xml % '<node bounds="[-5,0][10,20]" />')[0].bounds == (-5, 0, 10, 20)
-    assert parse_hierarchy(xml % "") == []
-    deeper_than_recursion_goes = xml % ('<node text="x">' * 2000 + "</node>" * 2000)
-    nested = parse_hierarchy(deeper_than_recursion_goes)
-    assert [node.parent for node in nested] == list(range(-1, 1999))
-    for broken in (xml % '<node text="&#55357;!" />', xml % '<node bounds="here" />', (xml % "")[:-5]):
-        with pytest.raises(ValueError, match="broken"):
-            parse_hierarchy(mend(broken))
+def test_hierarchies_of_other_phones(driver, phone, monkeypatch):
+    def shown(nodes):
+        head = "<?xml version='1.0' encoding='UTF-8' standalone='yes' ?>"
+        monkeypatch.setattr(phone.device, "hierarchy", lambda: f'{head}<hierarchy rotation="1">{nodes}</hierarchy>')
+        return driver.hierarchy()
+
+    assert shown('<node text="&#55357;&#56832;!" />')[0].get("text") == "😀!"
+    assert shown('<node text="&#55000;&#57400;" />')[0].get("text") == "\ud6d8\ue038"
+    assert bounds(shown('<node bounds="[-5,0][10,20]" />')[0]) == (-5, 0, 10, 20)
+    assert shown("") == []
+    deeper_than_recursion_goes = shown('<node text="x">' * 2000 + "</node>" * 2000)
+    assert len(deeper_than_recursion_goes) == 2000
+    for broken in ('<node text="&#55357;!" />', "<node>"):
+        with pytest.raises(EnvFault, match="gives no hierarchy"):
+            shown(broken)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +425,7 @@ def test_calm_and_wait(driver, phone):
 
 def test_a_snapshot_brings_everything_back(driver, phone):
     driver.type("before")
-    before = driver.screenshot(), driver.hierarchy()
+    before = driver.screenshot(), driver.dump()
     driver.save("one")
     driver.type(" after")
     driver.tap(1, 1)
@@ -437,7 +435,7 @@ def test_a_snapshot_brings_everything_back(driver, phone):
     for _ in range(3):
         driver.tap(5, 5)
         driver.load("one")
-        assert (driver.screenshot(), driver.hierarchy()) == before
+        assert (driver.screenshot(), driver.dump()) == before
         assert ("global", "a") not in phone.shell.settings
         driver.load("two")
         assert phone.device.state.text == "before after" and len(phone.device.state.done) == 1
@@ -458,10 +456,11 @@ def test_snapshots_while_the_connection_breaks(driver, phone):
     for _ in range(5):
         driver.tap(1, 1)
         driver.load("one")
-        assert driver.hierarchy()[2].description == "Taps 0"
+        assert driver.hierarchy()[2].get("content-desc") == "Taps 0"
         assert broken.wait(10)
         broken.clear()
-        assert driver.hierarchy()[2].description == "Taps 0"  # asked for again; a tap on its way would be a fault
+        label = driver.hierarchy()[2].get("content-desc")  # asked for again; a tap on its way would be a fault
+        assert label == "Taps 0"
 
 
 def test_a_load_that_does_nothing_is_found_out(driver, phone):
@@ -613,7 +612,7 @@ def test_a_hierarchy_that_fails_is_not_the_last_one(driver, phone):
     driver.hierarchy()
     driver.tap(1, 1)
     phone.shell.faults.stale = 1
-    assert driver.hierarchy()[2].description == "Taps 1"
+    assert driver.hierarchy()[2].get("content-desc") == "Taps 1"
     phone.shell.faults.stale = 2
     with pytest.raises(EnvFault, match="could not get idle state"):
         driver.hierarchy()

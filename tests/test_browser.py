@@ -782,7 +782,6 @@ async def test_screenshots(session, site):
     assert picture.startswith(b"\x89PNG") and pixels(picture)[0] == tuple(session.browser.viewport.values())
     theirs = await session.read(None, lambda page: page.screenshot(caret="initial"))
     assert pixels(picture) == pixels(theirs)
-    assert (await session.screenshot("jpeg")).startswith(b"\xff\xd8")
     await session.reset(f"{site}/page/mouse")
     assert pixels(await session.screenshot()) != pixels(picture)
 

@@ -16,6 +16,7 @@ from benchmarks import comparison, control
 from common.errors import UsageError
 from common.lm import learn, llm
 from common.lm.args import values_of
+from common.lm.net import Net
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
@@ -46,10 +47,10 @@ def by_hand(run, updates):
     demos = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "oracle"]
     steps = [step for demo in demos for step in demo.steps]
     assert 0 < len(demos) <= args.num_demos  # what the oracle fails is no demonstration
-    optimizer = learn.adamw(model, args.sft_learning_rate, (0.9, 0.98), args.adam_eps, 0.01)
+    optimizer = Net(model, tokenizer, 0, args.adam_eps).begin(args.sft_learning_rate).optimizer
     rng, batches = random.Random(args.seed), []
     while len(batches) < updates:
-        batches += learn.random_batches(len(steps), args.sft_batch_size, rng)
+        batches += learn.shuffled(range(len(steps)), args.sft_batch_size, 1, rng)
     for number, batch in enumerate(batches[:updates]):
         done = number / updates
         factor = (done + 1e-3) / 0.1 if done < 0.1 else 0.5 + 0.5 * math.cos(math.pi * (done - 0.1) / 0.9)

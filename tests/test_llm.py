@@ -12,6 +12,7 @@ import webrl
 from common import orm
 from common.errors import UsageError
 from common.lm import learn, llm
+from common.lm.net import Net
 from tests.nets import net_of
 
 
@@ -135,10 +136,10 @@ def test_logprobs_do_not_depend_on_padding_and_carry_gradient(tiny):
 
 
 def test_batches_cover_everything_once():
-    batches = learn.random_batches(53, 8, random.Random(1))
+    batches = learn.shuffled(range(53), 8, 1, random.Random(1))
     assert sorted(i for b in batches for i in b) == list(range(53))
     assert {len(b) for b in batches} == {7, 8}
-    assert batches != learn.random_batches(53, 8, random.Random(2))
+    assert batches != learn.shuffled(range(53), 8, 1, random.Random(2))
 
 
 def test_micro_batches_keep_to_their_size_and_pad_little():
@@ -282,7 +283,7 @@ def test_networks_share_what_is_frozen_and_train_apart(rank):
 
     def step(model):
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
-        learn.descend(model, optimizer, lambda _: -score(model), [[0]], lambda _: [1], 1)
+        Net(model, tokenizer, 1, optimizer=optimizer).descend(lambda _: -score(model), [[0]], lambda _: [1])
 
     at_first = score(actor).item()
     step(actor)

@@ -286,14 +286,15 @@ def learner():
 
 def test_checkpoint_round_trip(tmp_path):
     import torch
-    from safetensors.torch import load_model
 
     run = Run.create(Args(), __file__, tmp_path)
     assert run.latest() is None
     model, optimiser = learner()
     head = {"value": torch.randn(3, 3).t()}
     tensors = {"optimiser": optimiser.state_dict(), "rng": torch.get_rng_state()}
-    run.save_checkpoint(7, {"critic": model, "head": head}, tensors, {"phase": 2, "failed": ["a"]})
+    run.save_checkpoint(
+        7, {"critic": dict(model.named_parameters()), "head": head}, tensors, {"phase": 2, "failed": ["a"]}
+    )
     expected = torch.rand(3)
 
     saved = run.latest()
@@ -301,7 +302,7 @@ def test_checkpoint_round_trip(tmp_path):
     other, other_optimiser = learner()
     with torch.no_grad():
         other[0].weight.zero_()
-    load_model(other, saved.path / "critic.safetensors")
+    other.load_state_dict(saved.weights("critic"), strict=False)  # what is tied is there once
     assert all(torch.equal(a, b) for a, b in zip(model.state_dict().values(), other.state_dict().values()))
     assert torch.equal(saved.weights("head")["value"], head["value"])
     loaded = saved.tensors()
@@ -325,7 +326,7 @@ def test_pretrained_models_go_to_one_folder_with_their_tokenizer(tmp_path):
             (Path(folder) / self.name).write_text(self.name)
 
     run = Run.create(Args(), __file__, tmp_path)
-    run.save_checkpoint(1, {"actor": [Part("model"), Part("tokenizer")], "orm": Part("model")}, {}, {})
+    run.save_checkpoint(1, {"actor": [Part("model"), Part("tokenizer")], "orm": [Part("model")]}, {}, {})
     saved = run.latest()
     assert sorted(p.name for p in saved.folder("actor").iterdir()) == ["model", "tokenizer"]
     assert [p.name for p in saved.folder("orm").iterdir()] == ["model"]
@@ -347,7 +348,7 @@ def test_a_checkpoint_that_fails_leaves_the_former_ones(tmp_path, monkeypatch):
             raise RuntimeError("SafetensorError: I/O error: No space left on device (os error 28)")
 
     with pytest.raises(OSError) as failure:
-        run.save_checkpoint(2, {"actor": Full()}, {}, {})
+        run.save_checkpoint(2, {"actor": [Full()]}, {}, {})
     assert failure.value.errno == errno.ENOSPC
     assert run.latest().step == 1
     assert [p.name for p in (run.path / "checkpoints").iterdir()] == ["0001-1"]
@@ -364,7 +365,7 @@ class Killer:
         (Path(folder) / "half").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
 checkpoint.save({str(tmp_path)!r}, 1, {{}}, {{}}, {{"global_step": 1, "state": 1}})
-checkpoint.save({str(tmp_path)!r}, 2, {{"actor": Killer()}}, {{}}, {{"global_step": 2, "state": 2}})
+checkpoint.save({str(tmp_path)!r}, 2, {{"actor": [Killer()]}}, {{}}, {{"global_step": 2, "state": 2}})
 """
     assert python(code).returncode == -signal.SIGKILL
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2  # the whole one and the one cut short

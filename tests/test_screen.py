@@ -81,7 +81,8 @@ def test_points_of_an_action():
         'do(action="Click", argument="12,40")': [(12, 40)],
         'do(action="Type", argument="12,40", element="5")': [(30, 24)],  # what is typed is no place
         'do(action="Type", argument="12,40", element="7,9")': [(7, 9)],
-        'do(action="Drag", argument="1,2,3,4,5,6")': [(1, 2), (5, 6)],
+        'do(action="Drag", argument="1,2,3,4,5,6")': [(1, 2), (3, 4), (5, 6)],
+        'do(action="Drag", argument="5", element="6")': [(1, 1), (30, 24)],
         'do(action="Drag", argument="5,6", element="6")': [(1, 1), (5, 6)],
         'do(action="Click", element="7")': [],
         'do(action="Press", argument="Enter")': [],

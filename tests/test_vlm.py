@@ -23,6 +23,7 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+from common.errors import UsageError
 from common.lm import llm
 
 WORDS = "<pad> <eos> <|im_start|> <|im_end|> <|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|> user".split()
@@ -110,6 +111,12 @@ def loaded(request, tmp_path_factory):
     for part in parts:
         part.save_pretrained(folder)
     return AutoModelForImageTextToText.from_pretrained(folder).eval(), llm.load_processor(folder)
+
+
+def test_a_processor_that_cannot_be_had_is_one_line(monkeypatch):
+    monkeypatch.setattr(llm, "hub_answers", lambda model_id: False)
+    with pytest.raises(UsageError, match=r"'nowhere/model': the hub cannot be reached"):
+        llm.load_processor("nowhere/model")
 
 
 def picture(seed, size=(SIZE, SIZE)):

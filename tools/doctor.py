@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from common import screen
-from common.android import KEYBOARD, AdbServer, Android, Refused
+from common.android import KEYBOARD, AdbServer, Android, Refused, bounds
 from common.errors import EnvFault, UsageError
 from common.lm.run import run_main
 
@@ -113,7 +113,7 @@ class Doctor:
         nodes = self.phone.hierarchy()
         if not nodes:
             raise Trouble("no element", "unlock the phone; games and videos have none")
-        return f"{len(nodes)} elements, {sum(node.clickable for node in nodes)} to be clicked"
+        return f"{len(nodes)} elements, {sum(_is(node, 'clickable') for node in nodes)} to be clicked"
 
     def apps(self):
         packages = self.phone.packages()
@@ -145,12 +145,12 @@ class Doctor:
             raise Skipped("the settings are not open")
         for _ in range(2):  # Android's search is a button first, which opens the true one
             nodes = self.phone.hierarchy()
-            found = [node for node in nodes if _is_search(node)] or [node for node in nodes if _is_row(node, nodes)]
+            found = [node for node in nodes if _is_search(node)] or [node for node in nodes if _is_row(node)]
             if not found:
                 raise Skipped("nothing to tap in the settings")
-            if found[0].focused:
+            if _is(found[0], "focused"):
                 break
-            before, (left, top, right, bottom) = self.phone.screenshot(), found[0].bounds
+            before, (left, top, right, bottom) = self.phone.screenshot(), bounds(found[0])
             self.phone.tap((left + right) // 2, (top + bottom) // 2)
             if self.phone.settle() == before:
                 raise Trouble(
@@ -158,17 +158,18 @@ class Doctor:
                 )
             if not _is_search(found[0]):
                 break
-        return f"{found[0].text or found[0].description or found[0].resource or found[0].type} is open"
+        names = (found[0].get(name) for name in ("text", "content-desc", "resource-id", "class"))
+        return f"{next(filter(None, names))} is open"
 
     def type(self):
-        if not any(node.focused and node.type.endswith("EditText") for node in self.phone.hierarchy()):
+        if not any(_is(node, "focused") and _is_box(node) for node in self.phone.hierarchy()):
             raise Skipped("no field has the focus")
         self.phone.type(TEXT)
         self.phone.settle()
-        field = next((node for node in self.phone.hierarchy() if node.focused), None)
-        if field is None or field.text != TEXT:
+        field = next((node for node in self.phone.hierarchy() if _is(node, "focused")), {})
+        if field.get("text") != TEXT:
             raise Trouble(
-                f"{TEXT!r} came as {field.text if field else None!r}",
+                f"{TEXT!r} came as {field.get('text')!r}",
                 "another keyboard (its corrections off) or ADBKeyBoard; send us this file",
             )
         return f"{TEXT!r} came whole"
@@ -223,15 +224,23 @@ STEPS = {
 }
 
 
+def _is(node, flag):
+    return node.get(flag) == "true"
+
+
+def _is_box(node):
+    return node.get("class", "").endswith("EditText")
+
+
 def _is_search(node):
-    words = f"{node.text} {node.description} {node.resource}".lower()
-    return "search" in words and node.enabled and (node.clickable or node.type.endswith("EditText"))
+    words = " ".join(node.get(name, "") for name in ("text", "content-desc", "resource-id")).lower()
+    return "search" in words and _is(node, "enabled") and (_is(node, "clickable") or _is_box(node))
 
 
-def _is_row(node, nodes):
+def _is_row(node):
     """Whether it leads to another page: nothing in it can be switched."""
-    inside = [other for other in nodes if other is node or other.parent == node.id]
-    return node.clickable and node.package == SETTINGS and not any(other.checkable for other in inside)
+    can_be_switched = any(_is(part, "checkable") for part in (node, *node))
+    return _is(node, "clickable") and node.get("package") == SETTINGS and not can_be_switched
 
 
 def examine(phone, calm=False):

@@ -40,6 +40,7 @@ import sys
 sys.path.insert(0, str(ROOT))
 from common.errors import UsageError
 from common.lm import learn
+from common.lm.net import Net
 from common.lm.run import run_main
 from envs.arena import forum, shop
 from envs.arena import words as arena_words
@@ -707,8 +708,8 @@ def main(args):
                 group["lr"] = args.learning_rate * min(1.0, (step + 1) / 100) * decay
             count, width = int((labels[:, 1:] != -100).sum()), len(ids[0])
             rows = list(zip(ids.to(device), labels.to(device), strict=True))
-            part = math.ceil(len(rows) / threads) * width
-            (loss,), _ = learn.descend(model, both, loss_sum, [rows], lengths, part, counts=[count])
+            net = Net(model, tokenizer, tokens=math.ceil(len(rows) / threads) * width, optimizer=both)
+            (loss,), _ = net.descend(loss_sum, [rows], lengths, counts=[count])
             step, tokens = step + 1, tokens + ids.numel()
             if step % args.probe_every == 0 or step == args.steps:
                 rates = probe(model, tokenizer)

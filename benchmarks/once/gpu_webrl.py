@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.lm import learn, llm
+from common.lm import llm
+from common.lm.net import Net
 from common.lm.run import run_main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs/gpu.md"
@@ -132,7 +133,8 @@ def measure(args):
             return -logprobs.sum()
 
         rows = list(range(args.sequences))
-        learn.descend(model, optimizer, loss_sum, [rows], lambda part: [args.context] * len(part), args.context)
+        net = Net(model, Tokens, args.context, optimizer=optimizer)
+        net.descend(loss_sum, [rows], lambda part: [args.context] * len(part))
 
     tokens = args.sequences * args.context
     flops = forward_flops(config, parameters, args.sequences, args.context)

@@ -7,22 +7,24 @@ default depends on --preset has all of its values in its own line: `num_demos: i
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from common.errors import UsageError
 from common.lm import llm
 
+T = TypeVar("T")
 
-def preset(paper, tiny, **others):
+
+def preset(paper: T, tiny: T, **others: T) -> T:
     """A field with a default for each --preset: the paper's, that of the tiny model, others by their names. A preset of
     another name has the tiny value where it has none of its own."""
     return field(default=paper, metadata={"presets": {"tiny": tiny, **others}})
 
 
-def values_of(args_class, name):
+def values_of(args_class: type, name: str) -> dict:
     """{field: value} of what a preset changes of the defaults. "paper" changes nothing."""
     if name == "paper":
         return {}
@@ -35,7 +37,7 @@ def values_of(args_class, name):
 LORA_RATE = 10
 
 
-def lora_rates(defaults):
+def lora_rates(defaults: "RunArgs") -> dict[str, float]:
     """{field: default} of all learning rates under --lora-rank."""
     return {f.name: LORA_RATE * getattr(defaults, f.name) for f in fields(defaults) if f.name.endswith("learning_rate")}
 
@@ -97,7 +99,7 @@ class RunArgs:
     longer step goes alone"""
 
 
-def own_first(args_class):
+def own_first(args_class: type) -> type:
     """A script's Args with its own fields before those of RunArgs, in `--help` too."""
     shared = RunArgs.__dataclass_fields__
     each = args_class.__dataclass_fields__
@@ -106,7 +108,7 @@ def own_first(args_class):
     return args_class
 
 
-def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda args: {}):
+def parse_args(args_class: type[T], argv: Sequence[str] | None = None, variant: Callable = lambda args: {}) -> T:
     """The command line as an `args_class` with the defaults of its --preset (`preset`), where it has that flag.
     `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that run's
     arguments. A flag always wins."""
@@ -136,7 +138,7 @@ def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda arg
     return replace(tyro.cli(args_class, args=argv, default=defaults), preset=name)
 
 
-def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):
+def check_ranges(args, at_least_1: str = "", shares: str = "", above_0: str = "", any_value: str = "") -> None:
     """Raises UsageError where a number among the arguments makes no sense: those of `at_least_1` (names in a string),
     of `shares` (from 0 to 1) and of `above_0`; all others must not be negative, but for those of `any_value`."""
     rules = dict.fromkeys(at_least_1.split(), "be at least 1")
@@ -157,7 +159,7 @@ def check_ranges(args, at_least_1="", shares="", above_0="", any_value=""):
     assert not rules, f"no number among the arguments: {', '.join(rules)}"
 
 
-def _saved_args(args_class, run_path: Path) -> dict:
+def _saved_args(args_class: type, run_path: Path) -> dict:
     """The arguments of an earlier run. Raises UsageError where the folder has none."""
     try:
         saved = json.loads((run_path / "args.json").read_text())

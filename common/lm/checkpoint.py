@@ -32,13 +32,13 @@ class Checkpoint:
     def step(self) -> int:
         return self.meta["global_step"]
 
-    def tensors(self, map_location="cpu") -> dict:
+    def tensors(self) -> dict:
         """Optimiser and generator states. Nothing is unpickled: `weights_only=True`."""
         import torch
 
-        return torch.load(self.path / "tensors.pt", map_location=map_location, weights_only=True)
+        return torch.load(self.path / "tensors.pt", map_location="cpu", weights_only=True)
 
-    def weights(self, name: str, device: str = "cpu") -> dict:
+    def weights(self, name: str) -> dict:
         """The tensors of `name` by parameter name, from its safetensors file or folder."""
         from safetensors.torch import load_file
 
@@ -46,7 +46,7 @@ class Checkpoint:
         files = [single] if single.exists() else sorted((self.path / name).glob("*.safetensors"))
         if not files:
             raise UsageError(f"no weights named {name} in {self.path}")
-        return {key: value for file in files for key, value in load_file(file, device).items()}
+        return {key: value for file in files for key, value in load_file(file).items()}
 
     def folder(self, name: str) -> Path:
         """Where `save_pretrained` put `name`: something that `llm.load` or transformers opens."""
@@ -56,12 +56,12 @@ class Checkpoint:
 def save(run_path: Path, step: int, weights: dict[str, Any], tensors: dict, meta: dict) -> Path:
     """Writes `checkpoints/<number>-<step>/` aside and renames it, so that a folder there is always whole.
 
-    `weights`: by name, an object with `save_pretrained` (or a list of such for one folder: model and tokenizer), a
-    module, or a dict of tensors. `tensors`: optimiser and generator states. `meta`: anything JSON. Keeps the last two.
-    Raises OSError on a full disk, with the former checkpoints intact.
+    `weights`: by name, a list of what has `save_pretrained` (model and tokenizer, for one folder) or a dict of tensors.
+    `tensors`: optimiser and generator states. `meta`: anything JSON. Keeps the last two. Raises OSError on a full disk,
+    with the former checkpoints intact.
     """
     import torch
-    from safetensors.torch import save_file, save_model
+    from safetensors.torch import save_file
 
     folder = Path(run_path) / "checkpoints"
     for left_over in folder.glob(".*.tmp"):  # of a process that was killed
@@ -72,13 +72,11 @@ def save(run_path: Path, step: int, weights: dict[str, Any], tensors: dict, meta
     aside.mkdir(parents=True)
     try:
         for name, value in weights.items():
-            if isinstance(value, list | tuple) or hasattr(value, "save_pretrained"):
-                for part in value if isinstance(value, list | tuple) else [value]:
-                    part.save_pretrained(aside / name)
-            elif isinstance(value, torch.nn.Module):
-                save_model(value, str(aside / f"{name}.safetensors"))  # knows tied weights
-            else:
+            if isinstance(value, dict):
                 save_file({k: v.contiguous() for k, v in value.items()}, aside / f"{name}.safetensors")
+            else:
+                for part in value:
+                    part.save_pretrained(aside / name)
         torch.save(tensors, aside / "tensors.pt")
         (aside / "state.json").write_text(json.dumps(meta))
         for file in [*aside.rglob("*"), aside]:

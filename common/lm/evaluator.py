@@ -18,11 +18,11 @@ STATUS = re.compile(r"\bstatus\W{1,8}(success|failure)\b", re.IGNORECASE)  # who
 class Evaluator:
     """`model` at `url`, asked by `prompt`; its key is read from OPENAI_API_KEY."""
 
-    def __init__(self, url, model, prompt):
+    def __init__(self, url: str, model: str, prompt: str):
         self.url, self.model, self.prompt = url, model, prompt
         self.client = serve.async_client(url, 60, 3)
 
-    async def success(self, instruction, actions, screens):
+    async def success(self, instruction: str, actions: list[str], screens: list[bytes]) -> float:
         """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises EnvFault where
         the judge is lost or says neither: no verdict is no failure."""
         import openai
@@ -46,25 +46,25 @@ class Album:
     """An episode's screenshots by name, in the order in which they were seen."""
 
     def __init__(self):
-        self.pictures, self.order = {}, []
+        self.clear()
 
     def clear(self):
         self.pictures, self.order = {}, []
 
-    def add(self, picture):
+    def add(self, picture: bytes) -> str:
         name = hashlib.sha256(picture).hexdigest()[:32]
         self.pictures[name] = picture
         return name
 
-    def see(self, obs):
+    def see(self, obs: dict) -> None:
         if obs.get("screenshot"):
             self.order.append(self.add(obs["screenshot"]))
 
-    def around(self, step):
+    def around(self, step: int) -> list[bytes]:
         """The screens before and after a step."""
         return [self.pictures[name] for name in self.order[step : step + 2]]
 
-    def last(self, count):
+    def last(self, count: int) -> list[bytes]:
         return [self.pictures[name] for name in self.order[-count:]]
 
 

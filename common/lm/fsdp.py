@@ -4,11 +4,22 @@
 All processes must make the same calls: gathering a weight, and every pass through a layer, waits for the others.
 """
 
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
 from common.errors import UsageError
 from common.lm import parallel
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
 
-def shard(model):
+
+def shard(model: Module) -> Module:
     """Where `parallel.sharded`: the model with its layers' weights, gradients and optimiser states split over the
     processes (torch's FSDP2), its input embeddings, too, unless they are the head's, which stays whole: it is asked a
     different number of times in each process."""
@@ -30,12 +41,12 @@ def shard(model):
     return model
 
 
-def whole(tensor):
+def whole(tensor: Tensor) -> Tensor:
     """A tensor with all its parts, gathered from the processes where it is split: all must call."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def split_like(value, tensor):
+def split_like(value: Tensor, tensor: Tensor) -> Tensor:
     """This process's part of a whole tensor, split as `tensor` is."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -44,7 +55,7 @@ def split_like(value, tensor):
     return distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)
 
 
-def whole_copy(model, into=None, half=False):
+def whole_copy(model: Module, into: Module | None = None, half: bool = False) -> Module:
     """A sharded model's copy that is not, new or filled again; `half`: in bfloat16, on a GPU."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -63,37 +74,23 @@ def whole_copy(model, into=None, half=False):
     return into
 
 
-class Gathered:
-    """A sharded model's weights on the host, to be saved by one process."""
-
-    def __init__(self, model):
-        self.model = model
-        tied = set(model.state_dict()) - {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
-        own = {name: value for name, value in model.state_dict().items() if name not in tied}
-        self.weights = {name: whole(value).detach().cpu() for name, value in own.items()}
-
-    def save_pretrained(self, folder):
-        """As the model's own."""
-        self.model.save_pretrained(folder, state_dict=self.weights)
+def to_save(model: Module) -> Module | SimpleNamespace:
+    """The model, or in its stead what has its `save_pretrained`: by one process alone, with the weights of all."""
+    if not parallel.sharded():
+        return model
+    own = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}  # what is tied is there once
+    weights = {name: whole(value).detach().cpu() for name, value in model.state_dict().items() if name in own}
+    return SimpleNamespace(save_pretrained=partial(model.save_pretrained, state_dict=weights))
 
 
-def to_save(model):
-    """The model, or what can be saved in its stead."""
-    return Gathered(model) if parallel.sharded() else model
-
-
-def optimizer_state(optimizer):
-    """The optimiser's `state_dict`, with whole tensors."""
+def optimizer_state(optimizer: Optimizer) -> dict:
+    """The optimiser's `state_dict`, with whole tensors on the CPU."""
     state = optimizer.state_dict()
-    each = {i: {name: _whole_on_host(value) for name, value in one.items()} for i, one in state["state"].items()}
-    return state | {"state": each} if parallel.sharded() else state
+    each = {i: {name: whole(value).cpu() for name, value in one.items()} for i, one in state["state"].items()}
+    return state | {"state": each}
 
 
-def _whole_on_host(value):
-    return whole(value).cpu() if hasattr(value, "cpu") else value
-
-
-def load_optimizer(optimizer, state):
+def load_optimizer(optimizer: Optimizer, state: dict) -> None:
     """The inverse of `optimizer_state`; rates and epsilons stay what they are: a flag given anew holds."""
     flags = [{key: group[key] for key in ("lr", "eps")} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
@@ -101,17 +98,15 @@ def load_optimizer(optimizer, state):
         group.update(given)
         for parameter in group["params"]:
             each = optimizer.state.get(parameter, {})
-            for name, value in each.items():
-                if getattr(value, "shape", None) == parameter.shape:
-                    each[name] = split_like(value, parameter)
+            each |= {name: split_like(value, parameter) for name, value in each.items() if name != "step"}
 
 
-def trained(model):
+def trained(model: Module) -> dict[str, Tensor]:
     """The weights that are trained, whole, by name, on the CPU."""
     return {name: whole(p.detach()).cpu() for name, p in model.named_parameters() if p.requires_grad}
 
 
-def fill(model, weights):
+def fill(model: Module, weights: dict[str, Tensor]) -> None:
     """Put whole tensors by name into the model's."""
     import torch
 
@@ -121,7 +116,7 @@ def fill(model, weights):
             own[name].copy_(split_like(value, own[name]))
 
 
-def clip_gradients(parameters, max_norm):
+def clip_gradients(parameters: list[Tensor], max_norm: float) -> Tensor:
     """Scale the gradients so that their norm is at most `max_norm`; the norm before, as a tensor."""
     import torch
     from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_norm
@@ -136,7 +131,7 @@ def clip_gradients(parameters, max_norm):
     return norm
 
 
-def evened(groups):
+def evened(groups: list[list[int]]) -> list[list[int]]:
     """The index groups, split further so that every process has as many.
 
     Raises UsageError where there are fewer items than processes.

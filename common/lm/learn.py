@@ -1,38 +1,33 @@
-"""How a network learns: batches, one optimiser step after another (`descend`), the rate's course.
+"""What a network learns with: batches and micro-batches, gradients (`backward`), the rate's course.
 
 Nothing here knows what an item is: a loss takes a list of them and gives the sum of theirs.
 """
 
 import math
+import random
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+from torch import Tensor
 
 from common.errors import UsageError
-from common.lm import fsdp, parallel
-from common.lm.progress import Progress
+from common.lm import parallel
 
 
-def adamw(model, learning_rate, betas, eps, weight_decay):
-    """AdamW over what is trained of a model."""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    fused = None if parallel.sharded() else True  # the fused kernel takes no mix of whole and split tensors
-    return torch.optim.AdamW(parameters, learning_rate, betas, eps, weight_decay, fused=fused)
-
-
-def warmup_cosine(progress, warmup=0.1, floor=0.0):
+def warmup_cosine(progress: float, warmup: float = 0.1, floor: float = 0.0) -> float:
     """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
     if progress < warmup:
         return min(1.0, (progress + 1e-3) / warmup)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
-def set_learning_rate(optimizer, rate):
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = rate
 
 
-def mean_loss(losses, what):
+def mean_loss(losses: list[Tensor], what: str) -> float:
     """Mean of the updates' losses. Raises UsageError where one is not finite: these weights are lost, not the run."""
     mean = torch.stack(losses).mean().item() if losses else math.nan
     if losses and not math.isfinite(mean):
@@ -40,21 +35,19 @@ def mean_loss(losses, what):
     return mean
 
 
-def random_batches(count, batch_size, rng):
-    """Indices 0 to count - 1 in random batches of at most `batch_size`."""
-    order = list(range(count))
-    rng.shuffle(order)
-    # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
-    batches = math.ceil(count / batch_size)
-    return [order[i::batches] for i in range(batches)]
+def shuffled(items: Sequence, batch_size: int, epochs: int, rng: random.Random) -> list[list]:
+    """The items in random batches of at most `batch_size`, `epochs` times over: a list of lists."""
+    batches = []
+    for _ in range(epochs):
+        order = list(items)
+        rng.shuffle(order)
+        # batches of equal size, give or take one: a leftover of a single item would be a full step of its own
+        count = math.ceil(len(order) / batch_size)
+        batches += [order[i::count] for i in range(count)]
+    return batches
 
 
-def shuffled(items, batch_size, epochs, rng):
-    """The items in random batches (`random_batches`), `epochs` times over: a list of lists."""
-    return [[items[i] for i in batch] for _ in range(epochs) for batch in random_batches(len(items), batch_size, rng)]
-
-
-def micro_batches(lengths, tokens):
+def micro_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Index groups of like lengths, longest first, each of at most `tokens` tokens, padding included; a longer sequence
     goes alone."""
     groups = []
@@ -66,7 +59,7 @@ def micro_batches(lengths, tokens):
     return groups
 
 
-def train_mode(model):
+def train_mode(model: torch.nn.Module) -> None:
     """Training, but for the statistics of BatchNorm, which stay those of pretraining."""
     model.train()
     for module in model.modules():
@@ -74,39 +67,7 @@ def train_mode(model):
             module.eval()
 
 
-def descend(
-    model, optimizer, loss_sum, batches, lengths, tokens, max_norm=1.0, counts=None, rates=None, title="updates"
-):
-    """One optimiser step on each batch: down the gradient of `loss_sum(batch) / count`.
-
-    batches: lists of items. loss_sum(items): the sum of their losses, a scalar with gradient. counts: what each
-    batch's sum is divided by (None: its number of items). rates: each step's learning rate (None: as it is).
-    A batch goes through the model in micro-batches of at most `tokens` tokens, whatever their number the same gradient
-    (`lengths(items)`: their tokens); of several processes each takes its share. The gradient's norm is clipped to
-    `max_norm`. `title`: of the progress bar. Returns (losses, norms before clipping): lists of scalar tensors.
-    """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    losses, norms = [], []
-    train_mode(model)
-    with Progress(len(batches), title, "update") as bar:
-        for number, batch in enumerate(batches):
-            if rates is not None:
-                set_learning_rate(optimizer, rates[number])
-            count = len(batch) if counts is None else counts[number]
-            groups = micro_batches(lengths(batch), tokens)
-            if parallel.sharded():
-                groups = fsdp.evened(groups)
-            optimizer.zero_grad()
-            parts = [[batch[i] for i in group] for group in parallel.share(groups)]
-            losses.append(backward(parameters, parts, lambda part, count=count: loss_sum(part) / count))
-            norms.append(fsdp.clip_gradients(parameters, max_norm))
-            optimizer.step()
-            bar.advance()
-    model.eval()
-    return losses, norms
-
-
-def backward(parameters, parts, loss_of):
+def backward(parameters: list[Tensor], parts: list[list], loss_of: Callable[[list], Tensor]) -> Tensor:
     """The gradient of the parts' losses, summed over parts and processes, into the parameters; the loss."""
     losses = []
     if _threads is None:
@@ -134,13 +95,13 @@ def backward(parameters, parts, loss_of):
     return loss
 
 
-def padded(rows, like):
+def padded(rows: Sequence[Sequence[float]], like: Tensor) -> Tensor:
     """Lists of numbers as a tensor [N, L] beside the tensor `like` [N, L], zeros behind them."""
     width = like.shape[1]
     return torch.tensor([list(row) + [0.0] * (width - len(row)) for row in rows], device=like.device)
 
 
-def map_batches(function, items, lengths, tokens=4096):
+def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Sequence[int], tokens: int) -> list:
     """`function(list of items) -> tensor [len]` without gradient, over batches of like lengths and at most `tokens`
     tokens; a list in items' order."""
 
@@ -162,7 +123,7 @@ def map_batches(function, items, lengths, tokens=4096):
 _threads = None  # a ThreadPoolExecutor after use_threads
 
 
-def use_threads(count):
+def use_threads(count: int) -> None:
     """From now on `count` micro-batches at a time are computed on the CPU, each by one thread. On a tiny model two
     threads inside torch's operations are slower than one; two micro-batches side by side are 1.7 times as fast. On a
     GPU they go one after another: two hold twice the memory, and torch 2.11 can choose another attention kernel for one

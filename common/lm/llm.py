@@ -6,6 +6,8 @@ or a `Prompt`, which has pictures. Padding, stop tokens, masks and the sampling 
 and transformers are imported inside the functions that need them, so that `--help` answers at once.
 """
 
+from __future__ import annotations
+
 import contextlib
 import functools
 import hashlib
@@ -15,13 +17,26 @@ import json
 import logging
 import math
 import os
+import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.lm import fsdp, parallel
 from common.screen import load as load_picture
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
+    from transformers import Cache
+    from transformers import PreTrainedTokenizerBase as Tokenizer
+    from transformers import ProcessorMixin as Processor
+
+    Reader = Tokenizer | Processor
+    Ids = Sequence[Sequence[int]]  # token ids of several prompts or actions
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,12 +46,19 @@ class Completion:
     """What was sampled: token ids (stop token included when it was reached), their log-probs under the distribution
     sampled from, and the policy version."""
 
-    ids: list
-    logprobs: list
+    ids: list[int]
+    logprobs: list[float]
     version: int
 
 
-def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False, device=None, vision=False):
+def load(
+    model_id: str,
+    lora_rank: int = 0,
+    load_in_4bit: bool = False,
+    gradient_checkpointing: bool = False,
+    device: str | None = None,
+    vision: bool = False,
+) -> tuple[Module, Reader]:
     """Load a language model and its reader: the tokenizer, with `vision` (a model that takes pictures) the processor.
 
     `model_id`: a local folder (relative ones are tried from the project's root too) or a hub id. With `lora_rank` > 0
@@ -50,14 +72,11 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     from transformers.utils.logging import disable_progress_bar
 
     disable_progress_bar()  # the script has its own
-    if vision:
-        from common.lm import tiny_vision  # noqa: F401  registers its tower
-    path, base, offline = where_is(model_id)
-    adapted = base != path
+    base = base_id(model_id)
     if torch.cuda.is_available():
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if adapted and lora_rank:
+    if base != model_id and lora_rank:
         raise UsageError(f"{model_id!r} is a folder of adapters: merge it first (tools/export.py), then train new ones")
     if parallel.sharded() and lora_rank:
         raise UsageError("FSDP splits weights that are trained, --lora-rank freezes them: one of the two")
@@ -75,16 +94,12 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
         options["device_map"] = {"": torch.cuda.current_device()}
-    reader = load_processor(path) if vision else load_tokenizer(model_id)
-    try:
-        kind = AutoModelForImageTextToText if vision else AutoModelForCausalLM
-        model = kind.from_pretrained(base, local_files_only=offline, **options)
-    except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
-    if adapted:
+    reader = load_processor(model_id) if vision else load_tokenizer(model_id)
+    model = from_pretrained(AutoModelForImageTextToText if vision else AutoModelForCausalLM, base, **options)
+    if base != model_id:
         from peft import PeftModel
 
-        model = PeftModel.from_pretrained(model, path).merge_and_unload()
+        model = PeftModel.from_pretrained(model, find_model(model_id)).merge_and_unload()
     if not load_in_4bit:
         model = model.to(device)
     check_head(model, model_id)
@@ -95,7 +110,7 @@ def load(model_id, lora_rank=0, load_in_4bit=False, gradient_checkpointing=False
     return fsdp.shard(model).eval(), reader
 
 
-def multiplies_bfloat16():
+def multiplies_bfloat16() -> bool:
     """Whether this CPU has instructions for it (AMX, AVX-512): LoRA on a model of 135 M parameters then learns 2.2
     times as many tokens a second as in float32, and reads 2.4 to 3.7 times as many."""
     import torch
@@ -103,97 +118,84 @@ def multiplies_bfloat16():
     return any(torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))
 
 
-def where_is(model_id):
-    """(the model's folder or hub id; that of its base, where it is a folder of adapters; whether that must come from
-    the hub's cache). Raises UsageError for a path that is not there."""
-    path = base = find_model(model_id)
-    adapters = Path(path) / "adapter_config.json"
-    if adapters.is_file():
-        base = find_model(json.loads(adapters.read_text())["base_model_name_or_path"])
-    return path, base, not os.path.isdir(base) and not hub_answers(base)
-
-
-def sees(model_id):
-    """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `load`."""
-    from transformers import AutoConfig
-
+def from_pretrained(kind: type, model_id: str, **options):
+    """A `kind` (of transformers) of a local folder or hub id: from the hub's cache, where the hub cannot be reached.
+    Raises UsageError where there is none."""
     from common.lm import tiny_vision  # noqa: F401  registers its tower
-
-    _, base, offline = where_is(model_id)
-    try:
-        return hasattr(AutoConfig.from_pretrained(base, local_files_only=offline), "vision_config")
-    except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
-
-
-def load_tokenizer(model_id):
-    """The tokenizer of a model as `load` takes it, with a padding token. Raises UsageError where there is none."""
-    from transformers import AutoTokenizer
 
     path = find_model(model_id)
     offline = not os.path.isdir(path) and not hub_answers(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=offline)
+        return kind.from_pretrained(path, local_files_only=offline, **options)
     except (OSError, ValueError) as error:
-        raise UsageError(cannot_load(model_id, error, offline)) from error
+        reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
+        raise UsageError(f"cannot load the model {model_id!r}: {reason}") from error
+
+
+def base_id(model_id: str) -> str:
+    """The model itself, or where it is a folder of adapters their base. Raises UsageError for a path that is not
+    there."""
+    adapters = Path(find_model(model_id)) / "adapter_config.json"
+    return json.loads(adapters.read_text())["base_model_name_or_path"] if adapters.is_file() else model_id
+
+
+def sees(model_id: str) -> bool:
+    """Whether a model (a local folder or hub id) takes pictures, by its configuration. Errors as of `load`."""
+    from transformers import AutoConfig
+
+    return hasattr(from_pretrained(AutoConfig, base_id(model_id)), "vision_config")
+
+
+def load_tokenizer(model_id: str) -> Tokenizer:
+    """The tokenizer of a model as `load` takes it, with a padding token. Raises UsageError where there is none."""
+    from transformers import AutoTokenizer
+
+    tokenizer = from_pretrained(AutoTokenizer, model_id)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return tokenizer
 
 
-def load_processor(path):
-    """The processor of a model's folder or hub id: `tokenizer`, `image_processor`, `image_token`."""
-    import transformers
-
-    from common.lm import tiny_vision  # noqa: F401  registers its tower
+def load_processor(model_id: str) -> Processor | PictureProcessor:
+    """The processor of a model that sees: `tokenizer`, `image_processor`, `image_token`. Raises UsageError where there
+    is none."""
+    from transformers import AutoProcessor
 
     try:
-        return transformers.AutoProcessor.from_pretrained(path)
+        return from_pretrained(AutoProcessor, model_id)
     except (ImportError, AttributeError):  # it has a part for videos, which transformers makes with torchvision only
-        return PictureProcessor(path)
+        return PictureProcessor(model_id)
 
 
 class PictureProcessor:
     """What is used here of the processor of a model that also sees videos: the text's image tokens, as many as the grid
     of a picture's patches has after merging."""
 
-    def __init__(self, path):
-        import transformers
+    def __init__(self, model_id):
+        from transformers import AutoConfig, AutoImageProcessor
 
-        self.tokenizer = transformers.AutoTokenizer.from_pretrained(path)
-        self.image_processor = transformers.AutoImageProcessor.from_pretrained(path)
-        config = transformers.AutoConfig.from_pretrained(path)
+        self.tokenizer = load_tokenizer(model_id)
+        self.image_processor = from_pretrained(AutoImageProcessor, model_id)
+        config = from_pretrained(AutoConfig, base_id(model_id))
         self.image_token = self.tokenizer.convert_ids_to_tokens(config.image_token_id)
 
     def __call__(self, text, images, add_special_tokens):
-        rows, grids = [], iter(())
-        if images:
-            grids = iter(self.image_processor(images=images)["image_grid_thw"].tolist())
-        for part in text:
-            first, *others = part.split(self.image_token)
-            for other in others:
-                time, height, width = next(grids)
-                count = time * height * width // self.image_processor.merge_size**2
-                first += self.image_token * count + other
-            rows.append(self.tokenizer.encode(first, add_special_tokens=add_special_tokens))
-        return {"input_ids": rows}
+        grids = self.image_processor(images=images)["image_grid_thw"].tolist() if images else []
+        counts = iter([math.prod(grid) // self.image_processor.merge_size**2 for grid in grids])
+        rows = [re.sub(re.escape(self.image_token), lambda token: token[0] * next(counts), part) for part in text]
+        return self.tokenizer(rows, add_special_tokens=add_special_tokens)
 
     def save_pretrained(self, folder):
         self.tokenizer.save_pretrained(folder)
         self.image_processor.save_pretrained(folder)
 
 
-def tokenizer_of(reader):
+def tokenizer_of(reader: Reader) -> Tokenizer:
     """The tokenizer itself of what may be a processor."""
     return getattr(reader, "tokenizer", reader)
 
 
-def cannot_load(model_id, error, offline):
-    reason = "the hub cannot be reached and its cache has none" if offline else str(error).splitlines()[0]
-    return f"cannot load the model {model_id!r}: {reason}"
-
-
-def add_adapters(model, lora_rank, in_4bit=False):
+def add_adapters(model: Module, lora_rank: int, in_4bit: bool = False) -> Module:
     """The model with its weights frozen and LoRA adapters, in float32, on every linear layer."""
     # it tells of a kernel for CPUs that is not installed, and PEFT asks transformers for what has another name now
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
@@ -212,7 +214,7 @@ def add_adapters(model, lora_rank, in_4bit=False):
     return model
 
 
-def copy_network(model):
+def copy_network(model: Module) -> Module:
     """A copy with trained weights of its own. Frozen weights, a LoRA model's base, are shared and held once."""
     import copy
 
@@ -223,7 +225,7 @@ def copy_network(model):
     return copy.deepcopy(model, {id(shared): shared for shared in frozen})
 
 
-def new_adapters(model):
+def new_adapters(model: Module) -> Module:
     """The LoRA model with adapters as at the start of training: the base model's function."""
     from peft.tuners.lora import LoraLayer
 
@@ -233,22 +235,20 @@ def new_adapters(model):
     return model
 
 
-def load_trained(model, folder):
+def load_trained(model: Module, folder: str | Path) -> None:
     """Put the weights that `save_pretrained` wrote to `folder` into a model of the same kind."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     if hasattr(model, "peft_config"):
         from peft import set_peft_model_state_dict
 
         set_peft_model_state_dict(model, load_file(Path(folder) / "adapter_model.safetensors"))
-        return
-    kind = AutoModelForImageTextToText if takes_pictures(model) else AutoModelForCausalLM
-    fsdp.fill(model, kind.from_pretrained(folder, dtype=torch.float32).state_dict())
+    else:
+        fsdp.fill(model, type(model).from_pretrained(folder, dtype=torch.float32).state_dict())
 
 
-def find_model(model_id):
+def find_model(model_id: str) -> str:
     """The folder of a local model, or the id itself where it looks like one of the hub (`owner/name`).
 
     Raises UsageError for a path that is not there.
@@ -263,7 +263,7 @@ def find_model(model_id):
 
 
 @functools.cache
-def hub_answers(model_id):
+def hub_answers(model_id: str) -> bool:
     """Whether the hub can be reached: one request, without the library's minute of retries."""
     import huggingface_hub
 
@@ -276,16 +276,15 @@ def hub_answers(model_id):
     return True
 
 
-def is_tiny(model_id):
+def is_tiny(model_id: str) -> bool:
     """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
-    for path in (Path(model_id), ROOT / model_id):
-        with contextlib.suppress(OSError, ValueError):
-            config = json.loads((path / "config.json").read_text())
-            return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
+    with contextlib.suppress(UsageError, OSError, ValueError):
+        config = json.loads((Path(find_model(model_id)) / "config.json").read_text())
+        return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
     return False
 
 
-def stop_ids(model, tokenizer):
+def stop_ids(model: Module, tokenizer: Tokenizer) -> list[int]:
     """Every token that ends a turn: the tokenizer's, and what the model's generation config names (chat models)."""
     ids = {tokenizer.eos_token_id, end_of_turn(tokenizer)}
     configured = getattr(model.generation_config, "eos_token_id", None)
@@ -294,7 +293,7 @@ def stop_ids(model, tokenizer):
 
 
 @functools.cache
-def end_of_turn(tokenizer):
+def end_of_turn(tokenizer: Tokenizer) -> int:
     """The token that ends an assistant's turn: what the chat template puts after one, else the end of the sequence."""
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
@@ -305,7 +304,7 @@ def end_of_turn(tokenizer):
     return tokenizer.eos_token_id
 
 
-def chat_prompt(tokenizer, system, user):
+def chat_prompt(tokenizer: Tokenizer, system: str, user: str) -> list[int]:
     """One system and one user turn in the model's chat template, up to where the assistant begins: token ids. Special
     tokens in the user's text, which holds pages, are taken out. A template without a system turn gets it in the
     user's."""
@@ -319,7 +318,7 @@ def chat_prompt(tokenizer, system, user):
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def without_special_tokens(tokenizer, text):
+def without_special_tokens(tokenizer: Tokenizer, text: str) -> str:
     """The text without strings that the tokenizer would read as its control tokens: a page must not end a turn."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
     while found := [token for token in special if token in text]:  # again: what is left may form another one
@@ -328,7 +327,7 @@ def without_special_tokens(tokenizer, text):
     return text
 
 
-def seed_of(*parts):
+def seed_of(*parts: object) -> int:
     """A 63-bit seed from anything printable: the same on every machine and in every process."""
     return int.from_bytes(hashlib.blake2b(repr(parts).encode(), digest_size=8).digest(), "big") >> 1
 
@@ -337,34 +336,33 @@ class Prompt(list):
     """Token ids, image tokens expanded; `images`: the pictures in the order of their tokens (bytes of image files, or
     whatever stands for them until they are needed); `turns`: the chat that they were made of, if there is one."""
 
-    def __init__(self, ids, images=(), turns=None):
+    def __init__(self, ids: Sequence[int], images: Sequence[bytes] = (), turns: list[dict] | None = None):
         super().__init__(ids)
         self.images, self.turns = list(images), turns
 
 
-def encode(processor, text, images, turns=None):
+def encode(processor: Processor, text: str, images: Sequence[bytes], turns: list[dict] | None = None) -> Prompt:
     """The Prompt of a text with image placeholders and as many pictures."""
     pictures = [load_picture(image) for image in images]
     given = processor(text=[text], images=pictures or None, add_special_tokens=False)
     return Prompt(given["input_ids"][0], images, turns)
 
 
-def image_token(reader):
+def image_token(reader: Reader) -> int | None:
     """The id of a processor's image token; None of a tokenizer."""
-    token = getattr(reader, "image_token", None)
-    return None if token is None or not hasattr(reader, "tokenizer") else reader.tokenizer.convert_tokens_to_ids(token)
+    return reader.tokenizer.convert_tokens_to_ids(reader.image_token) if hasattr(reader, "tokenizer") else None
 
 
-def base_of(model):
+def base_of(model: Module) -> Module:
     """The model without its adapters' wrapper."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-def takes_pictures(model):
+def takes_pictures(model: Module) -> bool:
     return hasattr(model.config, "vision_config")
 
 
-def picture_inputs(model, reader, prompts, ids):
+def picture_inputs(model: Module, reader: Reader, prompts: Ids, ids: Tensor) -> dict[str, Tensor]:
     """What a forward pass takes of the prompts' pictures, whose image tokens are in `ids`. The families differ in what
     pictures become (pixel values, grids of patches, token types): their processors and signatures say what."""
     if not takes_pictures(model):
@@ -381,7 +379,15 @@ def picture_inputs(model, reader, prompts, ids):
 PREFILL_TOKENS = 16384  # of prompts that go through the model at once: the activations of more want too much memory
 
 
-def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, version=0):
+def generate(
+    model: Module,
+    reader: Reader,
+    prompts: Ids,
+    seeds: Sequence[int],
+    temperature: float = 1.0,
+    max_new_tokens: int = 64,
+    version: int = 0,
+) -> list[Completion]:
     """Sample one completion for each prompt, in one batch.
 
     prompts: token id lists or `Prompt`s; seeds: one int a prompt. A row's tokens depend on its own seed, never on which
@@ -426,7 +432,7 @@ def generate(model, reader, prompts, seeds, temperature=1.0, max_new_tokens=64, 
 SHARED_TOKENS = 1024  # to be saved: fewer are not worth a forward pass of their own
 
 
-def shared_cache(model, prompts):
+def shared_cache(model: Module, prompts: Ids) -> Cache | None:
     """Keys and values of the tokens that all prompts begin with (a chat's system turn), read once for all of them: a
     transformers cache with a row for each. None where that saves little, with pictures, and for models that do not
     attend to all tokens alike (a window counts the padding between what is shared and what is not)."""
@@ -463,7 +469,7 @@ class Sampler:
         return torch.full_like(scores, -torch.inf).scatter_(1, tokens[:, None], 0.0)
 
 
-def sample(logits, temperature, uniform):
+def sample(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
     """A token for each row of logits [B, V] by its uniform number [B]: the first whose cumulative probability in the
     softmax at this temperature is above it; the likeliest at temperature 0. Returns (tokens [B], log-probs [B])."""
     import torch
@@ -477,7 +483,7 @@ def sample(logits, temperature, uniform):
     return chosen.squeeze(1), logprobs.gather(1, chosen).squeeze(1)
 
 
-def hidden_states(model, reader, prompts, actions=None):
+def hidden_states(model: Module, reader: Reader, prompts: Ids, actions: Ids | None = None) -> tuple[Tensor, Tensor]:
     """Last-layer hidden states of N prompts, each with its action's token ids behind it: ([N, L, D], lengths [N]).
 
     Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed.
@@ -492,16 +498,16 @@ def hidden_states(model, reader, prompts, actions=None):
     return out.last_hidden_state, torch.tensor([len(row) for row in rows], device=model.device)
 
 
-def body_of(model):
+def body_of(model: Module) -> Module:
     """The model without its output head."""
-    return base_of(model).model if takes_pictures(model) else base_of(model).get_decoder()
+    return base_of(model).base_model
 
 
 class Head:
     """What a model's own forward makes of its last hidden states: the output matrix, then the cap or the scale that its
     configuration has (Gemma, Granite, Cohere, Falcon-H1). A `forbidden` token is never sampled: minus infinity."""
 
-    def __init__(self, model, forbidden=None):
+    def __init__(self, model: Module, forbidden: int | None = None):
         import torch
 
         self.matrix = model.get_output_embeddings()
@@ -512,7 +518,7 @@ class Head:
         self.scale /= getattr(config, "logits_scaling", None) or 1.0
         self.forbidden = None if forbidden is None else torch.tensor([forbidden], device=device)
 
-    def __call__(self, hidden, tokens=None):
+    def __call__(self, hidden: Tensor, tokens: list[int] | None = None) -> Tensor:
         """Logits [.., V] in float32 of hidden states [.., D]; with `tokens` (ids) theirs alone."""
         import torch
         import torch.nn.functional as F
@@ -531,7 +537,7 @@ class Head:
         return logits if self.forbidden is None else logits.index_fill(-1, self.forbidden, float("-inf"))
 
 
-def check_head(model, model_id):
+def check_head(model: Module, model_id: str) -> None:
     """Raises UsageError where `Head` is not what the model's own forward makes of its last hidden states: sampling uses
     the one, the losses the other, and every ratio between them would be wrong."""
     import torch
@@ -548,16 +554,21 @@ def check_head(model, model_id):
         )
 
 
-def action_logits(model, reader, prompts, actions):
+def action_states(model: Module, reader: Reader, prompts: Ids, actions: Ids) -> list[Tensor]:
+    """The hidden states that the actions' tokens are sampled from, with gradient: a list of N tensors [tokens, D]."""
+    hidden, _ = hidden_states(model, reader, prompts, actions)
+    # the token at position t is predicted by the hidden state at t - 1
+    return [row[len(p) - 1 : len(p) + len(a) - 1] for row, p, a in zip(hidden, prompts, actions, strict=True)]
+
+
+def action_logits(model: Module, reader: Reader, prompts: Ids, actions: Ids) -> list[Tensor]:
     """What the actions' tokens are sampled from: a list of N tensors [tokens, V], with gradient; an image token is at
     minus infinity."""
-    hidden, _ = hidden_states(model, reader, prompts, actions)
     head = Head(model, image_token(reader))
-    spans = ((len(p) - 1, len(p) + len(a) - 1) for p, a in zip(prompts, actions, strict=True))  # of t at t - 1
-    return [head(row[begin:end]) for row, (begin, end) in zip(hidden, spans, strict=True)]
+    return [head(states) for states in action_states(model, reader, prompts, actions)]
 
 
-def autocast(model):
+def autocast(model: Module) -> contextlib.AbstractContextManager:
     """Matrices multiplied in bfloat16: on a GPU whatever type the weights are kept in, else where they are in it."""
     import torch
 
@@ -565,33 +576,29 @@ def autocast(model):
     return torch.autocast(model.device.type, torch.bfloat16, enabled=half)
 
 
-def token_logprobs(model, reader, prompts, actions, temperature=1.0):
+def token_logprobs(
+    model: Module, reader: Reader, prompts: Ids, actions: Ids, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
     prompts: N token id lists or `Prompt`s; actions: N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the
     longest action; 0 and False in the padding. The head runs on the actions' positions only.
     """
     import torch
+    from torch.nn.utils.rnn import pad_sequence
 
-    hidden, _ = hidden_states(model, reader, prompts, actions)
-    longest = max(map(len, actions))
-    mask = torch.tensor([[i < len(a) for i in range(longest)] for a in actions], device=hidden.device)
-    # the token at position t is predicted by the hidden state at t - 1
-    position = torch.tensor(
-        [[len(p) - 1 + min(i, len(a) - 1) for i in range(longest)] for p, a in zip(prompts, actions, strict=True)],
-        device=hidden.device,
-    )
-    target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
-    rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    head = Head(model, image_token(reader))
-    chosen = chosen_logprobs(head, hidden[rows[mask], position[mask]], target[mask], temperature)
-    return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
+    states = torch.cat(action_states(model, reader, prompts, actions))  # [all tokens, D]
+    tokens = torch.tensor([token for action in actions for token in action], device=states.device)
+    chosen = chosen_logprobs(Head(model, image_token(reader)), states, tokens, temperature)
+    lengths = [len(action) for action in actions]
+    mask = torch.tensor([[i < length for i in range(max(lengths))] for length in lengths], device=states.device)
+    return pad_sequence(chosen.split(lengths), batch_first=True), mask
 
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32
 
 
-def chosen_logprobs(head, hidden, target, temperature=1.0):
+def chosen_logprobs(head: Head, hidden: Tensor, target: Tensor, temperature: float = 1.0) -> Tensor:
     """Log-probs of the target tokens [M] by the Head on hidden states [M, D]. The logits [M, V] are made in parts of
     LOGITS_AT_ONCE numbers, and once more in the backward pass where there are several: never all at once."""
     import torch

@@ -6,34 +6,42 @@ or the first one plays with Ray's workers and tells the others what to compute (
 grpo_async.py, distrl.py). Only the first process (`is_main`) writes the run's folder.
 """
 
+from __future__ import annotations
+
 import functools
 import math
 import os
 import sys
+from collections.abc import Callable
 from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
 
 from common.errors import UsageError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+T = TypeVar("T")
+
 LET_GO, CHECKPOINT_WRITTEN = "let go", None  # what followers hear besides calls
-BUCKET = 1 << 26  # numbers summed in one message: 256 MiB in float32
 
 
-def size():
+def size() -> int:
     """How many processes there are."""
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def rank():
+def rank() -> int:
     """Which one this is, from 0."""
     return int(os.environ.get("RANK", "0"))
 
 
-def is_main():
+def is_main() -> bool:
     """Whether this process writes the run's folder."""
     return rank() == 0
 
 
-def start():
+def start() -> None:
     """Join the other processes, where `torchrun` or `accelerate launch` started several (gloo on CPUs, NCCL on GPUs),
     and say how many there are.
 
@@ -53,18 +61,18 @@ def start():
             print(f"{size()} processes", flush=True)
 
 
-def sharded():
+def sharded() -> bool:
     """Whether `accelerate launch` was told to use FSDP: the layers' weights are then split over the processes, and all
     must make the same number of passes."""
     return size() > 1 and os.environ.get("ACCELERATE_USE_FSDP", "").lower() in ("1", "true")
 
 
-def share(items):
+def share(items: list) -> list:
     """This process's part of a list: every size-th item."""
     return items[rank() :: size()]
 
 
-def gather(items):
+def gather(items: list) -> list:
     """The processes' lists as one list, the same in all of them."""
     if size() == 1:
         return items
@@ -73,7 +81,7 @@ def gather(items):
     return gather_object(items)
 
 
-def broadcast(value):
+def broadcast(value: T) -> T:
     """The first process's value, in all of them."""
     if size() == 1:
         return value
@@ -82,7 +90,7 @@ def broadcast(value):
     return broadcast_object_list([value])[0]
 
 
-def everywhere(function):
+def everywhere(function: Callable) -> Callable:
     """For scripts whose first process plays: `function(learner, *given)`, called there, runs in all processes, by the
     first one's random state and iteration; the others `follow`. What one of these calls in turn is called plainly."""
 
@@ -104,7 +112,7 @@ def everywhere(function):
 _at_work = False  # whether a function of `everywhere` is
 
 
-def follow(learner):
+def follow(learner) -> None:
     """What the other processes do: what the first one calls, until it lets them go."""
     while (job := broadcast(None)) != LET_GO:
         if job is not CHECKPOINT_WRITTEN:
@@ -113,12 +121,12 @@ def follow(learner):
             getattr(sys.modules[module], name)(learner, *given)
 
 
-def let_go():
+def let_go() -> None:
     """The first process needs those that `follow` no more."""
     broadcast(LET_GO)
 
 
-def column_sums(rows, width, device):
+def column_sums(rows: list[Tensor], width: int, device) -> list[float]:
     """Sums over the rows (tensors [width], of this process's micro-batches) and the processes, as floats; the same in
     whatever order threads made the rows."""
     import torch
@@ -129,21 +137,10 @@ def column_sums(rows, width, device):
     return total.tolist()
 
 
-def add_up(tensors):
+def add_up(tensors: list[Tensor]) -> None:
     """Sum each tensor over the processes, in place."""
-    if size() == 1 or not tensors:
-        return
-    import torch
-    import torch.distributed as dist
+    if size() > 1:
+        import torch.distributed as dist
 
-    bucket, held = [], 0
-    for tensor in [*tensors, None]:
-        if bucket and (tensor is None or held + tensor.numel() > BUCKET):
-            flat = torch.cat([part.reshape(-1) for part in bucket])
-            dist.all_reduce(flat)
-            for part, summed in zip(bucket, flat.split([part.numel() for part in bucket]), strict=True):
-                part.copy_(summed.view_as(part))
-            bucket, held = [], 0
-        if tensor is not None:
-            bucket.append(tensor)
-            held += tensor.numel()
+        for tensor in tensors:
+            dist.all_reduce(tensor)

@@ -7,8 +7,10 @@ itself (report, plots, page of episodes).
 """
 
 import asyncio
+import contextlib
 import errno
 import inspect
+import itertools
 import json
 import math
 import re
@@ -20,7 +22,6 @@ import time
 import zlib
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Timer:
         self.seconds[self._active[-1] if self._active else "other"] += now - self._mark
         self._mark = now
 
-    @contextmanager
+    @contextlib.contextmanager
     def __call__(self, part: str):
         with self._lock:
             self._charge()
@@ -107,7 +108,9 @@ class Run:
         found = None
         if resume == "auto":
             own = [path for path in Path(runs_dir).glob(f"{prefix}*") if _is_of(path, script)]
-            found = max((path for path in own if checkpoint.latest(path)), key=_age, default=None)
+            saved = {path: checkpoint.latest(path) for path in own}
+            ages = {path: last.path.stat().st_mtime for path, last in saved.items() if last}
+            found = max(ages, key=ages.get, default=None)
         elif resume:
             found = Path(resume)
             if checkpoint.latest(found) is None:
@@ -358,22 +361,15 @@ def _state(error: BaseException | None) -> tuple[str, str]:
 
 def _new_folder(runs_dir: Path, name: str) -> Path:
     runs_dir.mkdir(parents=True, exist_ok=True)
-    for suffix in ["", *(f"-{i}" for i in range(2, 1000))]:  # several runs may start within a second
-        try:
+    for suffix in itertools.chain([""], (f"-{i}" for i in itertools.count(2))):  # several may start within a second
+        with contextlib.suppress(FileExistsError):
             (runs_dir / (name + suffix)).mkdir()
-        except FileExistsError:
-            continue
-        return runs_dir / (name + suffix)
-    raise UsageError(f"a thousand runs named {name}")
+            return runs_dir / (name + suffix)
 
 
 def _is_of(run_path: Path, script: Path) -> bool:
     """Whether a run is the script's: its folder holds a script of that name, or none."""
     return (run_path / script.name).is_file() or not any(run_path.glob("*.py"))
-
-
-def _age(run_path: Path) -> float:
-    return checkpoint.latest(run_path).path.stat().st_mtime
 
 
 def _size(path: Path) -> int:

@@ -1,31 +1,37 @@
 """Models behind OpenAI-compatible URLs: the key, what is served, one question. Engines and judges build on it."""
 
+from __future__ import annotations
+
 import os
+from typing import TYPE_CHECKING
 
 from common.errors import UsageError
 from common.lm import parallel
 
+if TYPE_CHECKING:
+    import openai
 
-def api_key():
+
+def api_key() -> str:
     """The key for servers by URL, from OPENAI_API_KEY; a server of one's own wants none."""
     return os.environ.get("OPENAI_API_KEY", "none")
 
 
-def client(url, seconds=60, retries=3):
+def client(url: str, seconds: float = 60, retries: int = 3) -> openai.OpenAI:
     """A client that waits, with the key."""
     import openai
 
     return openai.OpenAI(base_url=url, api_key=api_key(), timeout=seconds, max_retries=retries)
 
 
-def async_client(url, seconds=600, retries=4):
+def async_client(url: str, seconds: float = 600, retries: int = 4) -> openai.AsyncOpenAI:
     """A client for coroutines, with the key."""
     import openai
 
     return openai.AsyncOpenAI(base_url=url, api_key=api_key(), timeout=seconds, max_retries=retries)
 
 
-def served_model(url, flag, only=False):
+def served_model(url: str, flag: str, only: bool = False) -> str:
     """The model that is served at `url`, the first of several; with `only` there must be one. Raises UsageError, naming
     the command line's `flag`."""
     import openai
@@ -41,7 +47,7 @@ def served_model(url, flag, only=False):
     return served[0]
 
 
-def ask(url, model, prompt, flag):
+def ask(url: str, model: str, prompt: str, flag: str) -> str:
     """One reply of a model at `url`. Raises UsageError, naming the command line's `flag`, when the server cannot be
     reached."""
     if not parallel.is_main():  # one process asks

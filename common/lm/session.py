@@ -15,7 +15,7 @@ from common.lm.rollout import Player
 from common.lm.run import Run
 
 
-def check_flags(args):
+def check_flags(args) -> None:
     """Raises UsageError where flags that several scripts have do not go together, or a file is not there."""
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
@@ -27,12 +27,12 @@ def check_flags(args):
         raise UsageError(f"--demos {demos}: no such file")
 
 
-def base_model(args):
+def base_model(args) -> tuple:
     """How a script's model is loaded: the first arguments of `llm.load`."""
     return args.model_id, args.lora_rank, args.load_in_4bit, args.gradient_checkpointing
 
 
-def load_actor(args, vision=False, betas=(0.9, 0.98)) -> Net:
+def load_actor(args, vision: bool = False, betas: tuple[float, float] = (0.9, 0.98)) -> Net:
     """Joins the other processes, if there are any, seeds, and loads the model of --model-id. Raises UsageError where it
     cannot be had, or does not go with --prompt-format."""
     parallel.start()
