@@ -304,9 +304,11 @@ def chat_prompt(tokenizer, system, user):
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def without_special_tokens(tokenizer, text):
-    """The text without strings that the tokenizer would read as its control tokens: a page must not end a turn."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+def without_special_tokens(reader, text):
+    """The text without strings that the reader would take for its control tokens: a page must not end a turn, nor ask
+    for a picture."""
+    special = [token.content for token in tokenizer_of(reader).added_tokens_decoder.values() if token.special]
+    special += filter(None, [getattr(reader, "image_token", None)])  # some tokenizers have it as a plain word
     while found := [token for token in special if token in text]:  # again: what is left may form another one
         for token in found:
             text = text.replace(token, "")
@@ -438,12 +440,15 @@ def sample(logits, temperature, uniform):
 def hidden_states(model, reader, prompts, actions=None):
     """Last-layer hidden states of N prompts, each with its action's token ids behind it: ([N, L, D], lengths [N]).
 
-    Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed.
+    Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed. An image
+    token in an action has no picture, so the model is shown a padding token for it.
     """
     import torch
 
-    rows = [[*p, *a] for p, a in zip(prompts, actions or [()] * len(prompts), strict=True)]
-    width, pad = max(map(len, rows)), tokenizer_of(reader).pad_token_id
+    picture, pad = image_token(reader), tokenizer_of(reader).pad_token_id
+    actions = [[pad if token == picture else token for token in action] for action in actions or [()] * len(prompts)]
+    rows = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
+    width = max(map(len, rows))
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=model.device)
     with autocast(model):
         out = body_of(model)(input_ids=ids, use_cache=False, **picture_inputs(model, reader, prompts, ids))
@@ -526,13 +531,16 @@ def token_logprobs(model, reader, prompts, actions, temperature=1.0):
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
     prompts: N token id lists or `Prompt`s; actions: N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the
-    longest action; 0 and False in the padding. The head runs on the actions' positions only.
+    longest action; 0 and False in the padding, and at an image token: no policy of ours chooses one. The head runs on
+    the actions' positions only.
     """
     import torch
 
     hidden, _ = hidden_states(model, reader, prompts, actions)
     longest = max(map(len, actions))
-    mask = torch.tensor([[i < len(a) for i in range(longest)] for a in actions], device=hidden.device)
+    picture = image_token(reader)
+    mask = [[i < len(a) and a[i] != picture for i in range(longest)] for a in actions]
+    mask = torch.tensor(mask, device=hidden.device)
     # the token at position t is predicted by the hidden state at t - 1
     position = torch.tensor(
         [[len(p) - 1 + min(i, len(a) - 1) for i in range(longest)] for p, a in zip(prompts, actions, strict=True)],
@@ -540,7 +548,7 @@ def token_logprobs(model, reader, prompts, actions, temperature=1.0):
     )
     target = torch.tensor([list(a) + [0] * (longest - len(a)) for a in actions], device=hidden.device)
     rows = torch.arange(len(actions), device=hidden.device)[:, None].expand_as(position)
-    head = Head(model, image_token(reader))
+    head = Head(model, picture)
     chosen = chosen_logprobs(head, hidden[rows[mask], position[mask]], target[mask], temperature)
     return torch.zeros(mask.shape, device=hidden.device).masked_scatter(mask, chosen), mask
 
