@@ -152,7 +152,7 @@ class Connection:
         shell = self.phone.shell
         await self.phone.wakes()
         if command:
-            out, err, code = await shell.run(command)
+            out, err, code = await shell.run(command, merged=not packets)
         else:
             out, err, code = b"", b"this simulated phone has no interactive shell: adb shell COMMAND\n", 1
         if shell.faults.drop:
@@ -315,8 +315,10 @@ class Phone:
                 if words[:1] == ["auth"]:
                     trusted = words[1:] == [self.token]
                     reply = known if trusted else "KO: authentication token does not match ~/" + TOKEN_FILE
+                elif words and (trusted or words[0] in ("help", "ping", "quit", "exit")):
+                    reply = await self._console(words)
                 elif words:
-                    reply = await self._console(words) if trusted else "KO: unknown command, try 'help'"
+                    reply = "KO: unknown command, try 'help'"
                 else:
                     reply = None if reader.at_eof() else ""
         writer.close()
@@ -324,8 +326,11 @@ class Phone:
     async def _console(self, words):
         """The reply to a command of the console, None for the end of the conversation."""
         match words:
-            case ["quit"]:
+            case ["quit" | "exit"]:
                 return None
+            case ["help"]:
+                lines = (f"    {name}\n" for name in ("help", "ping", "auth", "kill", "quit", "avd"))
+                return f"Android console commands:\n\n{''.join(lines)}\nOK"
             case ["ping"]:
                 return "I am alive!\nOK"
             case ["kill"]:
