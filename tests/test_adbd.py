@@ -45,11 +45,11 @@ def phone(server, phones, request):
     return phone
 
 
-def adb(server, phones, *words):
+def adb(server, phones, *words, stderr=subprocess.PIPE):
     """The adb program's exit code, stdout and stderr."""
     environment = {"HOME": str(phones.token_file.parent)}
     command = [adbutils.adb_path(), "-P", str(server.port), *words]
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=10)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, env=environment, timeout=10)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -171,7 +171,7 @@ def test_everything_listens_on_loopback_only(server, phones):
 # ---- adbutils ----
 
 
-def test_adbutils_takes_it_for_a_phone(server, phone, tmp_path):
+def test_adbutils_takes_it_for_a_phone(server, phones, phone, tmp_path):
     device = server.client.device(phone.serial)
     little = phone.device
     device.click(10, 20)
@@ -213,10 +213,12 @@ def test_adbutils_takes_it_for_a_phone(server, phone, tmp_path):
         assert (done.returncode, done.output) == (1, "out\n")
         done = device.shell2("ls /nope", v2=v2)
         assert (done.returncode, done.output) == (1, "ls: /nope: No such file or directory\n")
-    # one pipe carries both without the shell protocol, in the order of time
+    # in the order of time, also in one pipe
     both = "echo a; ls /nope; echo b; nonsense"
     said = "a\nls: /nope: No such file or directory\nb\n/system/bin/sh: nonsense: inaccessible or not found"
     assert device.shell(both) == said
+    done = adb(server, phones, "-s", phone.serial, "shell", f"{both}", stderr=subprocess.STDOUT)
+    assert done == (127, f"{said}\n".encode(), None)
     v2 = device.shell2(both, v2=True)
     assert (v2.stdout, v2.returncode) == ("a\nb\n", 127) and "nonsense" in v2.stderr
     assert device.shell("input tap inf 5").startswith("Error: Invalid arguments")

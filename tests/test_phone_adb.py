@@ -527,6 +527,27 @@ async def test_type_replaces_what_a_field_held_before_the_episode(field, words):
 
 
 @pytest.mark.parametrize("field", [("Anna", False)], indirect=True)
+async def test_a_field_that_comes_up_anew_has_another_hint(field):
+    """Fields of other screens have the same name: a note's title, then that of a new note."""
+    device, shell, env = field
+
+    async def away_and_back(text):
+        shown = device.hierarchy
+        device.hierarchy = lambda: LittlePhone().hierarchy().replace("EditText", "TextView")
+        await env.step(WAIT)
+        device.hierarchy, device.state = shown, replace(device.state, text=text)
+        return (await env.step(WAIT))[0]["text"].splitlines()
+
+    await env.reset(replace(env.tasks("train")[1], max_steps=99))
+    assert '"Search here" box [1]' in await away_and_back("")
+    assert '"Bob" box [1]' in await away_and_back("Bob")
+    obs, *_ = await env.step('do(action="Type", element="1", argument="Eve")')
+    assert '= "Eve"' in obs["text"] and device.state.text == "Eve"
+    assert any('= "Eve"' in line for line in await away_and_back("Eve"))  # which was typed
+    assert '"Search here" box [1]' in await away_and_back("")
+
+
+@pytest.mark.parametrize("field", [("Anna", False)], indirect=True)
 async def test_type_at_a_point_replaces_what_the_field_there_holds(field):
     device, shell, env = field
     await env.reset(replace(env.tasks("train")[1], max_steps=9))

@@ -155,7 +155,7 @@ class UsersPhone(AdbPhone):
         super().__init__(driver)
         self.entry_of, self.snapshot, self.hierarchy = entry_of, snapshot, hierarchy
         self._had = {*driver.packages(), *saved}  # apps and snapshots that were there
-        self._first, self._typed = {}, ""  # of this episode: what each field showed first; what was typed last
+        self._forget()
 
     def look(self, pictures, after=0.0):
         """The same as any AdbPhone's; a hierarchy that nobody reads has the name of the app in front alone."""
@@ -167,14 +167,18 @@ class UsersPhone(AdbPhone):
         xml = f"<hierarchy><node package={quoteattr(self.driver.foreground()[0])} /></hierarchy>"
         return xml, self.driver.screenshot() if pictures else None
 
+    def _forget(self):
+        self._first, self._fields = {}, set()  # what each field showed when it came up; those of the last hierarchy
+        self._typed = [""]  # the texts of this episode
+
     def text(self, words):
-        self._typed = words
+        self._typed.append(words)
         super().text(words)
 
     def fill(self, held, words, unsure=False):
         """The same as any AdbPhone's. `unsure`: nobody knows whether what the field shows is its content or its hint.
         Then the text is typed first: where it stands alone, the field was empty."""
-        self._typed = words
+        self._typed.append(words)
         if unsure and words and words.isprintable():  # no line end, which may send the form
             self.driver.type(words)
             if any(node.focused and _shows(node, words) for node in self.driver.hierarchy()):
@@ -185,10 +189,10 @@ class UsersPhone(AdbPhone):
 
     def _without_hints(self, xml):
         """Fields without their hints: uiautomator gives an empty field's hint as its text, and says so in an attribute
-        `hint` on newer Androids alone. Elsewhere what a field shows before it is changed in the episode may be one or
-        the other: that becomes its `hint`, which names it, and not what it holds for sure, `text`. What stood there
+        `hint` on newer Androids alone. Elsewhere what a field shows when it comes up, and nobody has typed, may be one
+        or the other: that becomes its `hint`, which names it, and not what it holds for sure, `text`. What stood there
         goes into the attribute `holds`."""
-        root, changed, seen = ElementTree.fromstring(xml), False, Counter()
+        root, changed, seen, fields = ElementTree.fromstring(xml), False, Counter(), set()
         for element in root.iter("node"):
             if not element.get("class", "").endswith(FIELDS):
                 continue
@@ -196,19 +200,24 @@ class UsersPhone(AdbPhone):
             if hint is None:
                 name = element.get("package"), element.get("resource-id"), element.get("class")
                 seen[name] += 1  # of several that are named alike each is its own
-                hint = self._first.setdefault((*name, seen[name]), "" if text == self._typed else text)
+                field = *name, seen[name]
+                if field not in self._fields and text not in self._typed:
+                    self._first[field] = text
+                fields.add(field)
+                hint = self._first.get(field, "")
                 element.set("hint", hint)
                 changed |= hint != ""
-            if text and text == hint != self._typed:
+            if text and text == hint != self._typed[-1]:
                 element.set("text", "")
                 element.set("holds", text)
                 changed = True
+        self._fields = fields
         return ElementTree.tostring(root, encoding="unicode") if changed else xml
 
     def _begin(self, task, state):
         """Load the snapshot, or go home and clear the task's apps where there is none; then start the task's app."""
         entry, driver = self.entry_of(task), self.driver
-        self._first, self._typed = {}, ""
+        self._forget()
         if snapshot := entry["snapshot"] or self.snapshot:
             with self._was_there(snapshot):
                 driver.load(snapshot)

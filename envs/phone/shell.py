@@ -22,6 +22,7 @@ LAUNCHES, HOMES = "android.intent.category.LAUNCHER", "android.intent.category.H
 LONG_PRESS = 400  # milliseconds from which a touch is one
 MOST = 1e9  # a number that is larger has no meaning: pixels, milliseconds, seconds
 BINDS = 0.3  # seconds of the phone's time from `ime set` until the keyboard serves a field that has the focus
+STDOUT, STDERR = 1, 2
 TERMINALS = "/dev/tty", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"
 TOUCH_SLOP = 8  # pixels that a finger may move without swiping
 KEYBOARD = "com.android.adbkeyboard"
@@ -198,17 +199,18 @@ class Shell:
         self.files, self.settings, self.properties = (dict(part) for part in saved[1:])
         self._before, self._binds = (0.0, b"", ""), 0.0  # of a time that has not been yet
 
-    async def run(self, command, merged=False):
-        """Run a command line: (stdout, stderr, exit code), the first two as bytes. `merged`: both are stdout, in the
-        order of time, as where one pipe carries them."""
-        out, err, status = bytearray(), bytearray(), 0
+    async def run(self, command):
+        """Run a command line: (stdout, stderr, exit code), the first two as bytes."""
+        said, code = await self.output(command)
+        return *(b"".join(part for kind, part in said if kind == which) for which in (STDOUT, STDERR)), code
+
+    async def output(self, command):
+        """Run a command line: (what it says in the order of time, a list of (STDOUT or STDERR, bytes), exit code)."""
         try:
             commands = split(command)
         except ValueError as error:
-            commands, status = [], 1
-            err += f"/system/bin/sh: {error}\n".encode()
-        if merged:
-            out, err = err, bytearray()
+            return [(STDERR, f"/system/bin/sh: {error}\n".encode())], 1
+        said, status = [], 0
         commands.reverse()
         while commands:
             operator, words = commands.pop()
@@ -219,12 +221,12 @@ class Shell:
                 words = ["input", "double tap", *words[2:]]
             words = [word.replace(_STATUS, str(status)) for word in words]
             try:
-                printed, status = await self._do(words), 0
+                printed, message, status = await self._do(words), "", 0
             except Failed as failure:
-                printed, status = failure.printed, failure.code
-                (out if merged else err).extend(failure.message.encode())
-            out += printed if isinstance(printed, bytes) else printed.encode()
-        return bytes(out), bytes(err), status
+                printed, message, status = failure.printed, failure.message, failure.code
+            said.append((STDERR, message.encode()))
+            said.append((STDOUT, printed if isinstance(printed, bytes) else printed.encode()))
+        return [(kind, part) for kind, part in said if part], status
 
     async def _do(self, words):
         """One command; returns what it prints on stdout."""
