@@ -593,6 +593,7 @@ async def judge_action(judge, trajectory, t, album):
 
 def encode_action(tokenizer, text):
     """An action's text as token ids with the stop token: what a policy would have sampled."""
+    text = llm.without_special_tokens(tokenizer, text)
     return tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(tokenizer)]
 
 
@@ -648,7 +649,7 @@ def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
     tokenizer, error = processor.tokenizer, f'error "{obs["error"]}"\n' if obs["error"] else ""
     history = "".join(f"{step.action}\n" for step in steps)
     text = f"Task Instruction: {instruction}\nAction History:\n{history}{error}"
-    text = llm.without_special_tokens(tokenizer, text)  # an image token would ask for a picture
+    text = llm.without_special_tokens(processor, text)  # an image token would ask for a picture
     if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
         turns = [{"role": "system", "content": [{"type": "text", "text": SEEING_SYSTEM_PROMPT}]}]
         turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})

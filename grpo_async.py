@@ -432,18 +432,19 @@ def agent_prompt(
     """The agent's llm.Prompt: the task, what was done before, and the screenshot now. In a chat the last rounds
     (`shown_steps`) are turns with their screenshots, bytes, in `step.screenshot`; what was before them is a line a
     step."""
+    plain = partial(llm.without_special_tokens, processor)  # an image token would ask for a picture
     if not is_chat(processor, prompt_format):
         last = f" after {steps[-1].action}" if steps else ""
-        return llm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
+        return llm.encode(processor, f"{plain(instruction + last)}<image><answer>", [obs["screenshot"]])
     shown, pictures = shown_steps(steps, history_images), [*(step.screenshot for step in steps), obs["screenshot"]]
     told = AGENT_SYSTEM_PROMPT.replace("{response}", RESPONSE_FORMATS[response_format])
     turns = [{"role": "system", "content": [{"type": "text", "text": told}]}]
-    text = f"Task: {instruction}" + past_actions(processor.tokenizer, steps[: len(steps) - len(shown)], pictures)
+    text = plain(f"Task: {instruction}" + past_actions(processor.tokenizer, steps[: len(steps) - len(shown)], pictures))
     for step in shown:
         turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": without_thoughts(step.action)}]})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": plain(without_thoughts(step.action))}]})
         text = "The page now:"
-    text += f"\nThe last action failed: {obs['error']}" if obs["error"] else ""
+    text += plain(f"\nThe last action failed: {obs['error']}") if obs["error"] else ""
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     return llm.encode(processor, text, pictures[-len(shown) - 1 :], turns)
@@ -765,7 +766,7 @@ class RolloutWorker:
         return self.processor.tokenizer.decode([i for i in ids if i not in stops])
 
     def _encode(self, text):
-        tokenizer = self.processor.tokenizer
+        tokenizer, text = self.processor.tokenizer, llm.without_special_tokens(self.processor, text)
         return tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(tokenizer)]
 
     async def close(self):

@@ -45,10 +45,14 @@ TIMEOUT = 20.0  # seconds; a picture of a real phone takes up to one
 PATIENCE = 3.0  # seconds for a phone that is named to appear
 POLL = 0.02
 REST = 0.2  # seconds between two pictures that must be equal
+PAUSES = (0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0)  # seconds before `uiautomator dump` is tried again
 SNAPSHOTS = 3  # times the timeout, for what the emulator's console does
 TOKEN_FILE = Path.home() / ".emulator_console_auth_token"
 KEYS = dict(home=3, back=4, up=19, down=20, left=21, right=22, power=26, tab=61, space=62, enter=66, delete=67)
 KEYS |= {"menu": 82, "search": 84, "escape": 111, "app switch": 187, "wake up": 224}
+MOVE_END, FORWARD_DELETE = 123, 112
+KEYS_AT_ONCE, KEY_SECONDS = 400, 0.02  # of one `input keyevent`: so many, and what a key may take
+MAIN, LAUNCHER = "android.intent.action.MAIN", "android.intent.category.LAUNCHER"
 KEYBOARD = "com.android.adbkeyboard"  # https://github.com/senzhk/ADBKeyBoard
 PIECE = 40  # characters for one `input text`: long strings come out of order (android_world types word by word)
 DUMP = "/data/local/tmp/cleangui.xml"
@@ -57,6 +61,7 @@ NO_ADB = "no adb: install Android's platform-tools (apt install android-sdk-plat
 NO_ADB += " android-platform-tools), or set ADBUTILS_ADB_PATH to the program"
 SIGNATURE, END = b"\x89PNG\r\n\x1a\n", b"\0\0\0\0IEND\xaeB`\x82"
 STDOUT, STDERR, EXIT = 1, 2, 3  # packets of adb's shell protocol
+FIELDS = ("EditText", "AutoCompleteTextView")  # how the names of the classes that take text end
 REMEDIES = {
     "unauthorized": "unlock it and accept 'Allow USB debugging' (if nothing is asked: revoke authorisations, replug)",
     "authorizing": "unlock it and accept 'Allow USB debugging'",
@@ -69,6 +74,10 @@ KEEPER = 'exec >/dev/null 2>&1; "$@" </dev/null & read _; kill $!; wait $!; rm -
 
 class Refused(ActionError):
     """An action that the phone cannot do. The message is for the agent."""
+
+
+class NotThere(UsageError):
+    """An app or a snapshot that was named is not on the phone."""
 
 
 class _Connection(adbutils.AdbConnection):
@@ -119,12 +128,21 @@ class AdbServer:
                 self._stop()
                 started = self._launch(program) or self._launch(program)  # the port may have been taken meanwhile
             else:
-                command = [program, "-P", str(self.port), "start-server"]
-                with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-                    subprocess.run(command, capture_output=True, timeout=TIMEOUT)
-                started = self._answers()
+                started = self._start_for_the_user(program)
             if not started:
                 raise UsageError(f"no adb server on {self.host}:{self.port}: `{program} start-server` should start one")
+
+    def _start_for_the_user(self, program):
+        """More than once: where another adb stops servers, a dying one answers the first call, or the new one is
+        stopped, too. A start takes three seconds."""
+        for pause in (0.0, 0.2, 0.5):
+            time.sleep(pause)
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                command = [program, "-P", str(self.port), "start-server"]
+                subprocess.run(command, capture_output=True, timeout=TIMEOUT)
+            if self._answers():
+                return True
+        return False
 
     def _launch(self, program):
         port = self.port
@@ -214,13 +232,18 @@ class Android:
         self.serial, self.server, self.timeout, self.token_file = serial, server, timeout, Path(token_file)
         self._lock, self._end, self._attached, self._known = threading.RLock(), None, False, False
         self._size = self._turns = None
+        self._keyboard_is_new = False  # it was chosen, and nothing that it typed was seen yet
         with self._call():
-            try:
-                self._attach()
-                self._wait_for_boot()
-            except (adbutils.AdbError, OSError) as error:
-                raise UsageError(f"phone {serial} was lost while it was attached: {error}") from None
-        self._known = True
+            end = time.monotonic() + PATIENCE
+            while not self._known:
+                try:
+                    self._attach()
+                    self._wait_for_boot()
+                    self._known = True
+                except (adbutils.AdbError, OSError) as error:  # another adb may have stopped the server meanwhile
+                    if time.monotonic() > min(end, self._end - POLL):
+                        raise UsageError(f"phone {serial} was lost while it was attached: {error}") from None
+                    time.sleep(POLL)
 
     def __repr__(self):
         return f"Android({self.serial!r})"
@@ -263,6 +286,15 @@ class Android:
             raise Refused(f"there is no key {name[:20]!r}; there are {', '.join(KEYS)}")
         self._do(f"input keyevent {code}")
 
+    def erase(self, count: int) -> None:
+        """Delete up to so many characters on each side of where the caret is, from the line's end on: a field that
+        holds so many is empty then, wherever a tap has put the caret."""
+        if count:
+            codes = [MOVE_END] + [KEYS["delete"]] * count + [FORWARD_DELETE] * count
+            for start in range(0, len(codes), KEYS_AT_ONCE):
+                part = codes[start : start + KEYS_AT_ONCE]
+                self._do(f"input keyevent {' '.join(map(str, part))}", KEY_SECONDS * len(part))
+
     def type(self, text: str) -> None:
         """Type text into the focused field; line ends are Enter, tabs Tab.
 
@@ -285,7 +317,44 @@ class Android:
             raise Refused(f"{strange[:10]!r} cannot be typed: the phone's `input text` knows ASCII alone")
         if not self.look("settings get secure default_input_method").startswith(KEYBOARD):
             self._do(f"ime enable {KEYBOARD}/.AdbIME && ime set {KEYBOARD}/.AdbIME")
+            self._keyboard_is_new = True
+        for part in re.split(r"([\n\t])", text):  # which that keyboard would write into the field as characters
+            if part in ("\n", "\t"):
+                self._do(f"input keyevent {KEYS['enter' if part == chr(10) else 'tab']}")
+            elif part and self._keyboard_is_new:
+                self._commit_first(part)
+            elif part:
+                self._commit(part)
+
+    def _commit(self, text):
         self._do(f"am broadcast -a ADB_INPUT_B64 --es msg {base64.b64encode(text.encode()).decode()}")
+
+    def _commit_first(self, text):
+        """The first text of a keyboard that was just chosen: until it serves the field what it gets is lost, and its
+        broadcast says 0 all the same. So look at the field; where nothing came, a tap binds the keyboard to it."""
+        before = self._focused()
+        if before is None:  # nowhere to be looked for
+            self.wait(1.0)
+            self._commit(text)
+            return
+        left, top, right, bottom = bounds(before)
+        for _ in range(3):
+            self._commit(text)
+            for _ in range(3):
+                now = self._focused()
+                if now is not None and now.get("text") != before.get("text"):
+                    self._keyboard_is_new = False
+                    return
+                self.wait(REST)
+            self.tap((left + right) // 2, (top + bottom) // 2)
+            self.key(MOVE_END)
+        raise Refused(f"the field took nothing of {text[:10]!r}, which {KEYBOARD} typed")
+
+    def _focused(self):
+        """The field that has the focus; None where there is none, or nobody can say."""
+        with contextlib.suppress(EnvFault):
+            fields = (node for node in self.hierarchy() if node.get("class", "").endswith(FIELDS))
+            return next((field for field in fields if field.get("focused") == "true"), None)
 
     def _input(self, command, *points, seconds=0.0):
         """`input COMMAND`, with points of the screen put into it."""
@@ -335,15 +404,24 @@ class Android:
         # the old file first: a dump that fails has exit code 0 too
         command = f"rm -f {DUMP}; uiautomator dump {DUMP}; cat {DUMP}"
         with self._call(self.timeout + after):
-            for seconds in (after, 0.0):
-                sleep = f"sleep {seconds:g}; " if seconds else ""
-                out, message, _ = self._run(sleep + command, again=True, seconds=seconds)
+            reason = ""
+            for pause in (0.0, *PAUSES):
+                if reason and time.monotonic() + pause > self._end - POLL:
+                    break
+                time.sleep(pause)
+                try:
+                    sleep = f"sleep {after:g}; " if after and not reason else ""
+                    out, message, _ = self._run(sleep + command, again=True, seconds=after)
+                except EnvHang:
+                    if not reason:
+                        raise
+                    break
                 out = out.decode(errors="replace")
                 try:
                     xml = mend(out[out.index("<?xml") :])
                     ElementTree.fromstring(xml)
-                except (ValueError, ElementTree.ParseError):
-                    reason = f"{out[:200]} {message}"
+                except (ValueError, ElementTree.ParseError) as error:
+                    reason = f"{out[:200]} {message or error}"
                     continue
                 turns = re.search(r'<hierarchy[^>]* rotation="(\d)"', xml)
                 if turns and turns[1] != self._turns:  # the screen was turned: its size is another one
@@ -379,18 +457,43 @@ class Android:
         return sorted(re.findall(r"^package:(\S+)", self.look("pm list packages"), re.MULTILINE))
 
     def start(self, package: str) -> bool:
-        """Start an app as by its icon; Refused if there is none. Returns whether it came to the front: False where
-        something else did, a question for a permission for instance, or where nothing happened for half the timeout."""
+        """Start an app as by its icon; Refused if there is none. True once it is in front, False where something else
+        came, a question for a permission for instance; EnvFault where nothing did for half the timeout."""
         with self._call():
-            end, before = (time.monotonic() + self._end) / 2, self.foreground()
-            out, message, _ = self._run(f"monkey -p {shlex.quote(package)} -c android.intent.category.LAUNCHER 1")
-            if "No activities found" in out.decode(errors="replace") + message:
-                raise Refused(f"there is no app {package}")
+            end, before, home = (time.monotonic() + self._end) / 2, self.foreground(), None
+            said = self._launch(package)
             while (now := self.foreground())[0] != package:
-                if now != before or time.monotonic() > end:
-                    return False
+                if now != before:
+                    home = home or self._component("-c android.intent.category.HOME").partition("/")[0]
+                    if now[0] != home:  # the way home may end only now
+                        return False
+                if time.monotonic() > end:
+                    raise self._fault(f"{package} was started and is not in front, {'/'.join(now)} is: {said}")
                 time.sleep(POLL)
         return True
+
+    def _launch(self, package):
+        """Start an app by monkey, or by its activity's name where monkey does not work; returns what the phone said. On
+        a phone without physical keys monkey does not begin unless it is told to press none."""
+        name = shlex.quote(package)
+        out, message, code = self._run(f"monkey -p {name} -c {LAUNCHER} --pct-syskeys 0 1")
+        said = f"monkey ended with {code}: {out.decode(errors='replace')} {message}"
+        if "No activities found" in said:
+            raise Refused(f"there is no app {package}")
+        if code or "injected: 1" not in said:
+            component = self._component(f"-c {LAUNCHER} {name}")
+            if component.partition("/")[0] != package:
+                raise self._fault(f"cannot start {package}: {said}")
+            out, message, code = self._run(f"am start -n {shlex.quote(component)} -a {MAIN} -c {LAUNCHER}")
+            said += f"; am start ended with {code}: {out.decode(errors='replace')} {message}"
+            if code or "Error" in out.decode(errors="replace") + message:  # older ones end with 0 all the same
+                raise self._fault(f"cannot start {package}: {said}")
+        return said
+
+    def _component(self, intent):
+        """PACKAGE/ACTIVITY of what an intent starts, "" where there is none."""
+        lines = self.look(f"cmd package resolve-activity --brief -a {MAIN} {intent}").splitlines()
+        return lines[-1] if lines and re.fullmatch(r"[\w.]+/[\w.$]+", lines[-1]) else ""
 
     def stop(self, package: str) -> None:
         self._do(f"am force-stop {shlex.quote(package)}")
@@ -401,7 +504,8 @@ class Android:
         if b"Success" not in out:
             where = f"is it installed? `adb -s {self.serial} shell pm list packages`"
             reason = " ".join((out.decode(errors="replace") + message).split())
-            raise UsageError(f"phone {self.serial}: pm clear {package}: {reason}; {where}")
+            kind = UsageError if package in self.packages() else NotThere
+            raise kind(f"phone {self.serial}: pm clear {package}: {reason}; {where}")
 
     # ---- between episodes ----
 
@@ -425,6 +529,10 @@ class Android:
         """Let time pass on the phone (a simulated one has a clock of its own)."""
         self._do(f"sleep {seconds:g}", seconds)
 
+    def set_property(self, name: str, value: str) -> None:
+        """Of a system property that lasts until the phone starts anew: adb may set those that begin with "debug."."""
+        self._do(f"setprop {name} {shlex.quote(value)}")
+
     def snapshots(self) -> list[str]:
         """The names of an emulator's snapshots."""
         return re.findall(r"^(?:--|\d+)\s+(\S+)\s+\d", self._console("avd snapshot list"), re.MULTILINE)
@@ -445,7 +553,7 @@ class Android:
         """
         mark = secrets.token_hex(8)
         with self._call(SNAPSHOTS * self.timeout):
-            self._do(f"setprop {MARK} {mark}")
+            self.set_property(MARK, mark)
             if self.look(f"getprop {MARK}") != mark:
                 raise self._fault(f"setprop {MARK} does nothing, so that no load can be proved")
             self._console(f"avd snapshot load {_snapshot(name)}")
@@ -498,7 +606,7 @@ class Android:
             raise UsageError(f"phone {self.serial}: its console refuses the token of {self.token_file}: {remedy}")
         if "requested snapshot" in reason:
             names = ", ".join(self.snapshots()) or "none"
-            raise UsageError(
+            raise NotThere(
                 f"phone {self.serial}: {reason[4:]}; it has: {names}. Save one:"
                 f" `adb -s {self.serial} emu avd snapshot save NAME`"
             )
@@ -652,7 +760,12 @@ class Android:
         except (adbutils.AdbTimeout, TimeoutError):
             raise EnvHang(f"the adb server on port {self.server.port} does not answer") from None
         except (adbutils.AdbError, OSError):
-            self.server.start()
+            try:
+                self.server.start()
+            except UsageError as error:
+                if not self._known:
+                    raise
+                return f"lost: {error}"  # it ran when the phone was attached
             return "absent"
 
     def _wait_for_boot(self):

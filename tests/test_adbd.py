@@ -21,6 +21,8 @@ from envs.phone import adbd
 from envs.phone.adbd import Phones
 from envs.phone.shell import EPOCH, Shell, png, split
 
+DATE_REFUSED = "255\n255\n255\nThu Jan  1 00:00:00 GMT 2026\n"
+AM_STARTED = "Starting: Intent { cmp=com.example.shop/.Shop }\nStarting: Intent { cmp=a/.B }\n1\n"
 SEPARATORS = st.sampled_from([";", "&&", "||", "\n"])
 
 
@@ -43,11 +45,11 @@ def phone(server, phones, request):
     return phone
 
 
-def adb(server, phones, *words):
+def adb(server, phones, *words, stderr=subprocess.PIPE):
     """The adb program's exit code, stdout and stderr."""
     environment = {"HOME": str(phones.token_file.parent)}
     command = [adbutils.adb_path(), "-P", str(server.port), *words]
-    done = subprocess.run(command, capture_output=True, env=environment, timeout=10)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=stderr, env=environment, timeout=10)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -121,6 +123,24 @@ def test_console_through_the_adb_program(server, phones):
         socket.create_connection(("127.0.0.1", phone.port), 1)
 
 
+def test_the_adb_program_without_the_token_ends(server, phones, tmp_path):
+    phone = phones.add(LittlePhone())
+    server.client.wait_for(phone.serial, timeout=5)
+    command = [adbutils.adb_path(), "-P", str(server.port), "-s", phone.serial, "emu", "avd", "snapshot", "save", "x"]
+    done = subprocess.run(command, capture_output=True, env={"HOME": str(tmp_path)}, timeout=10)
+    assert b"KO: unknown command" in done.stdout and not phone.snapshots
+
+
+@pytest.mark.parametrize("said, reply", [("quit", ""), ("exit", ""), ("ping", "I am alive!"), ("help", "commands:")])
+def test_what_the_console_answers_without_its_token(phones, said, reply):
+    phone = phones.add(LittlePhone())
+    with socket.create_connection(("127.0.0.1", phone.port - 1), 5) as console:
+        console.sendall(f"{said}\nquit\n".encode())
+        with console.makefile() as lines:
+            heard = lines.read()  # until the console closes the connection
+    assert reply in heard and "KO" not in heard
+
+
 def test_the_console_wants_its_token(phones):
     phone = phones.add(LittlePhone())
     with socket.create_connection(("127.0.0.1", phone.port - 1), 5) as console:
@@ -151,7 +171,7 @@ def test_everything_listens_on_loopback_only(server, phones):
 # ---- adbutils ----
 
 
-def test_adbutils_takes_it_for_a_phone(server, phone, tmp_path):
+def test_adbutils_takes_it_for_a_phone(server, phones, phone, tmp_path):
     device = server.client.device(phone.serial)
     little = phone.device
     device.click(10, 20)
@@ -191,6 +211,18 @@ def test_adbutils_takes_it_for_a_phone(server, phone, tmp_path):
     for v2 in (False, True):
         done = device.shell2("echo out; false", v2=v2)
         assert (done.returncode, done.output) == (1, "out\n")
+        done = device.shell2("ls /nope", v2=v2)
+        assert (done.returncode, done.output) == (1, "ls: /nope: No such file or directory\n")
+    # in the order of time, also in one pipe
+    both = "echo a; ls /nope; echo b; nonsense"
+    said = "a\nls: /nope: No such file or directory\nb\n/system/bin/sh: nonsense: inaccessible or not found"
+    assert device.shell(both) == said
+    done = adb(server, phones, "-s", phone.serial, "shell", f"{both}", stderr=subprocess.STDOUT)
+    assert done == (127, f"{said}\n".encode(), None)
+    v2 = device.shell2(both, v2=True)
+    assert (v2.stdout, v2.returncode) == ("a\nb\n", 127) and "nonsense" in v2.stderr
+    assert device.shell("input tap inf 5").startswith("Error: Invalid arguments")
+    assert device.shell("uiautomator dump /dev/tty").startswith("<?xml")
     device.sync.push(b"hello", "/sdcard/a", 0o600)
     assert device.sync.read_text("/sdcard/a") == "hello"
     assert [info.path for info in device.sync.list("/sdcard")] == ["a"]
@@ -308,18 +340,35 @@ def test_messages_are_those_of_the_protocol(phone, version):
         ("echo a#b '#c' \\#", "a#b #c #\n"),
         ("echo a \\\n b\necho c", "a b\nc\n"),
         ("echo '' \"\" x", "  x\n"),
-        ('echo "a\\b \\" \\\\ \\$x"', 'a\\b " \\ $x\n'),
+        ('echo "a\\b \\" \\\\ \\$x"', 'a\b " \\ $x\n'),
+        ("echo -n a; echo -E 'b\\n'; echo -ne 'c\\td'; echo -- -n; echo -x", "ab\\n\nc\td-- -n\n-x\n"),
+        ("echo 'a\\n\\\\n\\q\\'; echo 'a\\0101'; echo $?", "a\n\\n\\q\\\n255\n"),
         ("echo 5$ '$HOME'", "5$ $HOME\n"),
         ("\n\n echo a \n", "a\n"),
         ("rm -f /x; echo $?; rm /x; echo $?", "0\n1\n"),
         ("getprop debug.a; setprop debug.a b; getprop debug.a; getprop none default", "\nb\ndefault\n"),
         ("setprop ro.serialno x; echo $?; getprop ro.serialno", "1\ns\n"),
         ("date +%s; sleep 1.5; sleep 2; date +%s", f"{EPOCH}\n{EPOCH + 3}\n"),
+        ("sleep 1.25; date -u +%s.%N%%N", f"{EPOCH + 1}.250000000%N\n"),
+        ("date -s 20300101; echo $?; date 010100002030; echo $?", 2 * "Thu Jan  1 00:00:00 GMT 2026\n1\n"),
+        ("date +%3N; echo $?; sleep inf; echo $?; sleep 1e99; echo $?; date", DATE_REFUSED),
         ("settings get system a; settings put system a b; settings get system a", "null\nb\n"),
         ("monkey -p nothing -c x 1; echo $?", "252\n"),
         ("input keyevent NONSENSE; echo $?; input tap 1; echo $?; input; echo $?", "255\n255\n255\n"),
         ("pm list packages notes", "package:com.example.notes\n"),
+        ("pm list packages -3 -f shop", "package:/data/app/com.example.shop/base.apk=com.example.shop\n"),
+        ("cmd package list packages -s; pm list packages -d; pm list packages -i; echo $?", "255\n"),
         ("pm path com.example.shop", "package:/data/app/com.example.shop/base.apk\n"),
+        ("pm path none; echo $?; cmd none; echo $?", "1\n127\n"),
+        (
+            "cmd package resolve-activity --brief -c android.intent.category.LAUNCHER com.example.shop",
+            "priority=0 preferredOrder=0 match=0x108000 isDefault=true\ncom.example.shop/.Shop\n",
+        ),
+        ("pm resolve-activity --components -c android.intent.category.HOME", "com.example.home/.Home\n"),
+        ("pm resolve-activity --brief -c android.intent.category.LAUNCHER none", "No activity found\n"),
+        ("am start -n com.example.shop/.Shop; am start a/.B; echo $?", AM_STARTED),
+        ("uiautomator dump /dev/tty", LittlePhone().hierarchy() + "UI hierchary dumped to: /dev/tty\n"),
+        ("uiautomator dump /dev/null; ls /dev", "UI hierchary dumped to: /dev/null\n"),
     ],
 )
 def test_shell(command, printed):
@@ -348,6 +397,30 @@ def test_what_the_shell_does_not_know_is_an_error_and_does_nothing(command):
     out, err, code = shell(f"input tap 1 1; {command}", device)
     assert (out, code) == ("", 1) and err.startswith("/system/bin/sh: ")
     assert device.state.done == ()
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "Infinity", "1e999", "1_0", "0x10", "", "١", "9" * 400])
+def test_what_is_no_number_is_an_invalid_argument(number):
+    device = LittlePhone()
+    for command in (f"input tap '{number}' 5", f"input swipe 1 1 5 5 '{number}'", f"input keyevent '{number}'"):
+        out, err, code = shell(command, device)
+        assert (out, code) == ("", 255) and err.startswith("Error: Invalid arguments for command: ")
+    assert device.state.done == ()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["monkey -p com.example.shop -v 1", "monkey -p com.example.shop 5", "monkey 1", "ls -l", "cat -n /x", "rm -i /x"]
+    + ["am start -a android.intent.action.VIEW -d http://a", "am start -W -n com.example.shop/.Shop", "getprop -T"]
+    + ["am start -n com.example.shop/.Cart", "dumpsys battery", "uiautomator dump --windows /x"]
+    + ["uiautomator events", "input keyevent --longpress 3", "input motionevent DOWN 1 1", "input -d 1 tap 1 1"]
+    + ["pm resolve-activity com.example.shop", "pm list features", "wm size 100x100", "settings list global"],
+)
+def test_what_is_not_simulated_says_so_and_does_nothing(command):
+    device = LittlePhone()
+    before = device.state
+    out, err, code = shell(command, device)
+    assert (out, code) == ("", 255) and err.endswith(" is not simulated\n") and device.state == before
 
 
 def test_two_taps_at_one_place_are_a_double_tap():

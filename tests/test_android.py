@@ -244,6 +244,71 @@ def android_types(argument):
     return "".join(characters)
 
 
+def commands_of(phone, monkeypatch):
+    """The `input` commands that a phone gets from now on."""
+    done, run = [], phone.shell._input
+    monkeypatch.setattr(phone.shell, "_input", lambda words: done.append(words) or run(words))
+    return done
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 450])
+def test_a_field_is_erased_on_both_sides_of_the_caret(driver, phone, monkeypatch, count):
+    given = commands_of(phone, monkeypatch)
+    driver.erase(count)
+    codes = [code for words in given for code in words[1:]]
+    assert codes == (["123"] + ["67"] * count + ["112"] * count if count else [])
+    assert len(given) == -(-len(codes) // android.KEYS_AT_ONCE)
+
+
+@pytest.fixture
+def keyboard(phone):
+    """A phone with ADBKeyBoard, which is not the one it types with yet."""
+    phone.shell.has_keyboard = True
+    return phone
+
+
+@pytest.mark.parametrize("text", ["chat\n", "chät\n", "\tä\n\nü\t", "\r\nö"])
+def test_line_ends_and_tabs_are_keys_in_both_ways(driver, keyboard, text):
+    driver.type(text)
+    typed = text.replace("\r\n", "\n")
+    keys = [done[1] for done in keyboard.device.state.done if done[0] == "key" and done[1] != android.MOVE_END]
+    assert keys == [{"\n": 66, "\t": 61}[end] for end in typed if end in "\n\t"]
+    assert keyboard.device.state.text == typed  # LittlePhone writes what the two keys are
+
+
+def test_the_first_text_of_another_keyboard_is_not_lost(driver, keyboard):
+    """Until it serves the field, which begins with a tap or after a moment, that keyboard loses what it gets."""
+    driver.type("a")
+    driver.type("ä")
+    assert keyboard.device.state.text == "aä"
+    assert [done[0] for done in keyboard.device.state.done].count("tap") <= 1
+    assert keyboard.shell.settings["secure", "default_input_method"].startswith(android.KEYBOARD)
+    now = len(keyboard.device.state.done)
+    driver.type("öö")  # and from now on it is not looked at
+    assert keyboard.device.state.text == "aäöö" and len(keyboard.device.state.done) == now
+    keyboard.shell.settings["secure", "default_input_method"] = "com.other/.Keyboard"  # as a snapshot brings it back
+    driver.type("ü")
+    assert keyboard.device.state.text == "aäööü"
+
+
+def test_a_keyboard_that_never_serves_the_field_is_no_silent_loss(driver, keyboard, monkeypatch):
+    monkeypatch.setattr(keyboard.shell, "_broadcast", lambda action, extras: None)
+    with pytest.raises(Refused, match="the field took nothing of 'ä'"):
+        driver.type("ä")
+    with pytest.raises(Refused):
+        driver.type("ä")  # it is still not known to work
+    monkeypatch.undo()
+    driver.type("ä")
+    assert keyboard.device.state.text == "ä"
+
+
+def test_a_keyboard_without_a_field_that_can_be_seen_has_a_moment(driver, keyboard, monkeypatch):
+    shown = keyboard.device.hierarchy
+    monkeypatch.setattr(keyboard.device, "hierarchy", lambda: shown().replace('focused="true"', 'focused="false"'))
+    driver.type("ä")
+    assert keyboard.device.state.text == "ä"
+
+
 def test_line_ends_of_windows_are_one_enter(driver, phone):
     driver.type("a\r\nb\rc")
     assert phone.device.state.text == "a\nb\nc"
@@ -392,12 +457,45 @@ def test_apps(driver, phone):
 def test_an_app_that_does_not_come_to_the_front(driver, phone):
     driver.timeout = 1
     phone.device.start = lambda package: True
-    with ends_within(1):
-        assert driver.start(PACKAGES[1]) is False
+    with ends_within(1), pytest.raises(EnvFault, match="is not in front, .*Home is: monkey ended with 0: Events inj"):
+        driver.start(PACKAGES[1])
     driver.timeout = 20
     phone.device.start = lambda package: type(phone.device).start(phone.device, PACKAGES[2])  # a question, say
     with ends_within(1):
         assert driver.start(PACKAGES[1]) is False
+
+
+def test_the_way_home_is_not_taken_for_what_a_start_did(driver, phone):
+    """An app is still in front while the phone goes home, and the start does nothing."""
+    phone.device.start(PACKAGES[2])
+    phone.device.start = lambda package: type(phone.device).start(phone.device, PACKAGES[0])
+    driver.timeout = 1
+    with pytest.raises(EnvFault, match=f"{PACKAGES[1]} was started and is not in front, {PACKAGES[0]}"):
+        driver.start(PACKAGES[1])
+
+
+def test_an_app_starts_on_a_phone_without_physical_keys(driver, phone):
+    phone.shell.faults.no_keys = True
+    assert driver.look(f"monkey -p {PACKAGES[1]} -c android.intent.category.LAUNCHER 1; echo $?") == "251"
+    assert driver.start(PACKAGES[1]) is True
+    with pytest.raises(Refused, match="there is no app com.nope"):
+        driver.start("com.nope")
+
+
+@pytest.mark.parametrize("words, code", [("** SYS_KEYS has no physical keys", 251), ("Killed", 137), ("", 0)])
+def test_an_app_starts_where_monkey_does_not_work(driver, phone, monkeypatch, words, code):
+    def refuse(arguments):
+        raise Failed(words + "\n", code)
+
+    monkeypatch.setattr(phone.shell, "_monkey", refuse)
+    assert driver.start(PACKAGES[1]) is True
+    with pytest.raises(EnvFault, match=f"cannot start com.nope: monkey ended with {code}:.*{re.escape(words)}"):
+        driver.start("com.nope")
+    monkeypatch.setattr(phone.shell, "_start", refuse)
+    driver.key("home")
+    driver.timeout = 1
+    with pytest.raises(EnvFault, match=f"monkey ended with {code}:.*{re.escape(words)}"):
+        driver.start(PACKAGES[1])
 
 
 def test_a_phone_without_snapshots_is_reset_by_clearing_apps(server, network_phone):
@@ -608,12 +706,48 @@ def test_damaged_pictures(driver, phone):
     assert driver.screenshot()
 
 
-def test_a_hierarchy_that_fails_is_not_the_last_one(driver, phone):
+def test_a_hierarchy_that_fails_is_not_the_last_one(driver, phone, monkeypatch):
     driver.hierarchy()
     driver.tap(1, 1)
     phone.shell.faults.stale = 1
     assert driver.hierarchy()[2].get("content-desc") == "Taps 1"
+    monkeypatch.setattr(android, "PAUSES", (0.0,) * len(android.PAUSES))
+    phone.shell.faults.stale = len(android.PAUSES)
+    assert driver.hierarchy()
+    phone.shell.faults.stale = len(android.PAUSES) + 1
+    with pytest.raises(EnvFault, match="could not get idle state"):
+        driver.hierarchy()
+
+
+def test_a_hierarchy_that_fails_is_asked_for_again_within_the_time_of_the_call(driver, phone, monkeypatch):
+    monkeypatch.setattr(android, "PAUSES", (0.01, 60.0))
     phone.shell.faults.stale = 2
+    with pytest.raises(EnvFault, match="could not get idle state"), ends_within(5):
+        driver.hierarchy()
+    assert phone.shell.faults.stale == 0
+    kinds = iter([("Killed", 137), ("ERROR: null root node returned by UiTestAutomationBridge.", 0)])
+    run = phone.shell._uiautomator
+
+    def fail(arguments):
+        for words, code in kinds:
+            raise Failed(words + "\n", code)
+        return run(arguments)
+
+    monkeypatch.setattr(android, "PAUSES", (0.01, 0.01))
+    monkeypatch.setattr(phone.shell, "_uiautomator", fail)
+    assert driver.hierarchy()
+
+
+def test_a_dump_that_fails_and_then_hangs_says_why(driver, phone, monkeypatch):
+    """A screen that never rests takes uiautomator ten seconds to give up."""
+    driver.timeout = SHORT
+
+    def fail(arguments):
+        phone.shell.faults.hang = True
+        raise Failed("ERROR: could not get idle state.\n", 0)
+
+    monkeypatch.setattr(android, "PAUSES", (0.01,))
+    monkeypatch.setattr(phone.shell, "_uiautomator", fail)
     with pytest.raises(EnvFault, match="could not get idle state"):
         driver.hierarchy()
 
@@ -753,6 +887,57 @@ def test_the_users_server_is_started_and_left_alone(monkeypatch, tmp_path):
     subprocess.run([adbutils.adb_path(), "-P", str(port), "kill-server"], check=True, capture_output=True)
 
 
+@pytest.fixture
+def users_server(monkeypatch, tmp_path):
+    """An adb server as the user has one, on a port of ours; what stops it."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    quiet = {"HOME": str(tmp_path), "ADB_MDNS": "0", "ADB_USB": "0", "ADB_EMU": "0"}
+    for name, value in (quiet | {"ANDROID_ADB_SERVER_PORT": str(port)}).items():
+        monkeypatch.setenv(name, value)
+    kill = [adbutils.adb_path(), "-P", str(port), "kill-server"]
+    yield AdbServer.of_the_user(), lambda: subprocess.run(kill, check=True, capture_output=True)
+    monkeypatch.delenv("ADBUTILS_ADB_PATH", raising=False)
+    subprocess.run(kill, capture_output=True)
+
+
+def test_phones_survive_an_adb_that_kills_the_users_server_ten_times(users_server):
+    server, kill = users_server
+    with Phones(server.port) as phones:
+        found = phones.add(LittlePhone()), phones.add(LittlePhone(), emulator=False)
+        drivers = [Android(phone.serial, server, 10, phones.token_file) for phone in found]
+        for number in range(10):
+            kill()
+            for driver in drivers:
+                driver.tap(number, 1)
+        for phone in found:
+            assert phone.device.state.done == tuple(("tap", number, 1) for number in range(10))
+
+
+def test_a_dying_server_answers_the_call_that_should_start_one(users_server, monkeypatch, tmp_path):
+    server, kill = users_server
+    program, count, adb = tmp_path / "adb", tmp_path / "count", adbutils.adb_path()
+    program.write_text(f'#!/bin/sh\necho >>{count}\n[ $(wc -l <{count}) -lt 3 ] || exec {adb} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("ADBUTILS_ADB_PATH", str(program))
+    kill()
+    server.start()
+    assert server.devices() == {} and count.read_text() == "\n\n\n"
+
+
+def test_a_known_phone_whose_server_does_not_come_back_is_a_fault(users_server, monkeypatch):
+    server, kill = users_server
+    with Phones(server.port) as phones:
+        driver = Android(phones.add(LittlePhone()).serial, server, 0.3, phones.token_file)
+        kill()
+        monkeypatch.setenv("ADBUTILS_ADB_PATH", "/bin/true")
+        with pytest.raises(EnvFault, match="no adb server on"):
+            driver.tap(1, 1)
+        monkeypatch.delenv("ADBUTILS_ADB_PATH")
+        driver.timeout = 10
+        driver.tap(1, 1)
+
+
 def test_no_adb(monkeypatch, tmp_path):
     monkeypatch.setenv("ADBUTILS_ADB_PATH", str(tmp_path / "adb"))
     with pytest.raises(UsageError, match="is no program: set ADBUTILS_ADB_PATH"):
@@ -810,6 +995,7 @@ def test_the_doctor_says_what_is_wrong(driver, phone, tmp_path, capsys, monkeypa
     shown = phone.shell._dumpsys
     monkeypatch.setattr(phone.shell, "_dumpsys", lambda what: shown(what).replace("Awake", "Asleep"))
     phone.device.screenshot = lambda: Image.new("RGB", (180, 320))
+    monkeypatch.setattr(android, "PAUSES", (0.0,))
     phone.shell.faults.stale = 2
     phone.shell.faults.refuse_snapshots = True
     with pytest.raises(SystemExit):
@@ -822,6 +1008,17 @@ def test_the_doctor_says_what_is_wrong(driver, phone, tmp_path, capsys, monkeypa
     assert "| start an app | skipped |" in table and "there is no app com.android.settings" in table
     with pytest.raises(UsageError, match="--out .*: No such file"):
         doctor.report(tmp_path / "no/found.md", "s", [], {})
+
+
+def test_the_doctor_says_what_monkey_said(driver, phone, tmp_path, monkeypatch):
+    def refuse(arguments):
+        raise Failed("** SYS_KEYS has no physical keys but with factor 2.0%.\n", 251)
+
+    phone.device.packages.append(doctor.SETTINGS)
+    monkeypatch.setattr(phone.shell, "_monkey", refuse)
+    monkeypatch.setattr(phone.shell, "_start", refuse)
+    found = {finding.step: finding for finding in doctor.examine(driver)}
+    assert found["start an app"].state == "failed" and "SYS_KEYS has no physical keys" in found["start an app"].seen
 
 
 def test_the_doctor_as_a_program(server, phone, phones, tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import distrl
+import grpo_async
 from common.errors import UsageError
 from common.lm import llm
 from common.lm.checkpoint import latest
@@ -161,6 +163,38 @@ def test_the_prompt_holds_no_image_token_of_the_task(folder):
         text = processor.tokenizer.decode(prompt)
         assert "read" in text and 'error "off the screen"' in text and prompt.images == [picture]
         assert prompt.count(6) == distrl.seeing_prompt(processor, "read", [], obs, form).count(6)
+
+
+def test_the_image_token_in_a_text_is_text_for_grpo_async(folder):
+    """In an instruction, an error, an answer of before, and a demonstration's action."""
+    processor = llm.load_processor(str(folder))
+    picture = (ROOT / "docs/images/phone.png").read_bytes()
+    for mark in ("<|image_pad|>", "<|vision_start|><|image_pad|>", "<|im_end|>", "<|image_<|image_pad|>pad|>"):
+        steps = [SimpleNamespace(action=f"Action: look{mark} there{n}", screenshot=picture) for n in range(3)]
+        asked = grpo_async.agent_prompt(
+            processor, f"read {mark} it", steps, {"error": f"no {mark} tool", "screenshot": picture}, "chat"
+        )
+        plain = [SimpleNamespace(action=step.action.replace(mark, ""), screenshot=picture) for step in steps]
+        wanted = grpo_async.agent_prompt(
+            processor, "read  it", plain, {"error": "no  tool", "screenshot": picture}, "chat"
+        )
+        assert asked == wanted and len(asked.images) == 2 and mark not in str(asked.turns)
+    worker = SimpleNamespace(processor=processor)
+    for ids in (
+        grpo_async.RolloutWorker._encode(worker, "type <|image_pad|>x"),
+        distrl.encode_action(processor.tokenizer, "type <|image_pad|>x"),
+    ):
+        assert llm.image_token(processor) not in ids and processor.tokenizer.decode(ids[:-1]) == "type x"
+
+
+def test_the_small_model_that_sees_reads_the_image_token_as_text():
+    processor = llm.load_processor(str(ROOT / "assets/tiny-vl"))
+    picture, obs = (ROOT / "docs/images/phone.png").read_bytes(), {"error": ""}
+    obs["screenshot"] = picture
+    before = [SimpleNamespace(action="click <image>", screenshot=picture)]
+    plain = [SimpleNamespace(action="click ", screenshot=picture)]
+    asked = grpo_async.agent_prompt(processor, "draw an <image>", before, obs)
+    assert asked == grpo_async.agent_prompt(processor, "draw an ", plain, obs)
 
 
 def test_a_run_of_a_model_that_sees(folder, tmp_path, ray_address):

@@ -509,6 +509,7 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     shown = []
     template = SimpleNamespace(
         chat_template="there is one",
+        added_tokens_decoder={},
         apply_chat_template=lambda turns, **_: shown.append(turns) or "text",
         encode=lambda text, **_: text.split(),
     )
@@ -565,7 +566,9 @@ def test_older_steps_are_a_line_each_and_the_newest_have_room():
 def test_answers_have_the_parts_of_their_format(monkeypatch, form, parts):
     monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: text)
     tokenizer = SimpleNamespace(
-        chat_template="yes", apply_chat_template=lambda turns, **_: turns[0]["content"][0]["text"]
+        chat_template="yes",
+        added_tokens_decoder={},
+        apply_chat_template=lambda turns, **_: turns[0]["content"][0]["text"],
     )
     asked = grpo_async.agent_prompt(
         SimpleNamespace(tokenizer=tokenizer), "", [], {"screenshot": b"", "error": ""}, response_format=form

@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -16,6 +17,7 @@ from little_phone import PACKAGES, LittlePhone
 from PIL import Image
 
 import envs
+from common import android
 from common.android import AdbServer
 from common.errors import EnvFault, EnvHang, StateMismatch, UsageError
 from common.lm.rollout import FaultLog, demonstrate, play_until_sound
@@ -194,7 +196,7 @@ async def breaks(env, kind, timeout=SHORT):
         await env.step(WAIT)
 
 
-async def test_a_fault_is_never_a_reward_and_the_next_reset_works(env):
+async def test_a_fault_is_never_a_reward_and_the_next_reset_works(env, monkeypatch):
     task = some_tasks(env, ["toggle"])[0]
     await env.reset(task)
     phone = env._phone.phone
@@ -217,6 +219,7 @@ async def test_a_fault_is_never_a_reward_and_the_next_reset_works(env):
     assert (await play(env, task))[1] == 1.0
 
     await env.reset(task)
+    monkeypatch.setattr(android, "PAUSES", (0.0,))
     faults.stale = 2
     await breaks(env, EnvFault, 20)
     assert (await play(env, task))[1] == 1.0
@@ -428,6 +431,209 @@ async def test_phones_that_cannot_be_had(users, tasks_file):
         setattr(emulator.shell.faults, fault, False)
     obs, _ = await env.reset(env.tasks("train")[1])  # it is back
     assert obs["text"]
+    await env.close()
+
+
+class FieldPhone(LittlePhone):
+    """One field as phones have it: a tap puts the caret where it taps (ten pixels a character), and what uiautomator
+    gives as the text of an empty field is its hint, which newer Androids name beside it."""
+
+    hint, caret, newer = "Search here", 0, False
+
+    def tap(self, x, y):
+        super().tap(x, y)
+        self.caret = min(len(self.state.text), (x - 10) // 10)
+
+    def put(self, start, end, words):
+        text = self.state.text
+        self.state = replace(self.state, text=text[:start] + words + text[end:])
+        self.caret = start + len(words)
+
+    def text(self, string):
+        self.put(self.caret, self.caret, string)
+
+    def key(self, code):
+        self._note("key", code)
+        if code in (61, 66):
+            self.text("\t" if code == 61 else "\n")
+        elif code == 67 and self.caret:
+            self.put(self.caret - 1, self.caret, "")
+        elif code == 112:
+            self.put(self.caret, self.caret + 1, "")
+        elif code == 123:  # to the end of the line
+            rest = self.state.text[self.caret :]
+            self.caret += len(rest.partition("\n")[0])
+
+    def hierarchy(self):
+        xml, more = super().hierarchy(), f' hint="{self.hint}"' if self.newer else ""
+        return xml.replace(' text="" resource-id="com', f' text="{self.hint}" resource-id="com', 1).replace(
+            ' focused="true"', f' focused="true"{more}', 1
+        )
+
+
+@pytest.fixture
+async def field(users, tasks_file, request):
+    """A phone with such a field, and an environment on it: what it held before, and whether its Android is a newer one,
+    are the test's parameters."""
+    phone = users.add(FieldPhone(), emulator=False)
+    wait_for(lambda: users.state(phone) == "device")
+    held, phone.device.newer = request.param
+    phone.device.state = replace(phone.device.state, text=held)
+    env = envs.make(f"phone:{tasks_file}", serials=[phone.serial])
+    yield phone.device, phone.shell, env
+    await env.close()
+
+
+LONG = "a long text about networks that is longer than the field"
+
+
+@pytest.mark.parametrize("field", [("", False), ("", True)], indirect=True)
+async def test_the_hint_of_an_empty_field_is_not_its_text(field, monkeypatch):
+    device, shell, env = field
+    task = env.tasks("train")[1]
+    task = replace(task, max_steps=9)
+    commands, run = [], shell._input
+    monkeypatch.setattr(shell, "_input", lambda words: commands.append(words) or run(words))
+    obs, _ = await env.reset(task)
+    assert '"Search here" box [1]' in obs["text"].splitlines()
+    commands.clear()
+    for words in (LONG, "bluetooth", "b", "Search here", "wi-fi"):
+        before = device.state.text
+        obs, *_ = await env.step(f'do(action="Type", element="1", argument="{words}")')
+        assert device.state.text == words and not obs["error"]
+        assert f'"Search here" box [1] = "{words}"' in obs["text"].splitlines()
+        erasing = [command for command in commands if "67" in command]
+        keys = ["keyevent", "123"] + ["67"] * len(before) + ["112"] * len(before)
+        assert erasing == ([keys] if before else [])  # nothing was typed before: nothing is deleted
+        commands.clear()
+    obs, *_ = await env.step('do(action="Type", element="1", argument="")')
+    assert device.state.text == "" and '"Search here" box [1]' in obs["text"].splitlines()
+    obs, *_ = await env.step('do(action="Search", element="1", argument="lamp")')
+    assert device.state.text == "lamp\n"
+
+
+@pytest.mark.parametrize(
+    "field", [("Anna", False), ("Anna", True), ("two\nlines", False), ("two\nlines", True)], indirect=True
+)
+@pytest.mark.parametrize("words", ["Bob", "a\tb", ""])
+async def test_type_replaces_what_a_field_held_before_the_episode(field, words):
+    device, shell, env = field
+    held = device.state.text
+    obs, _ = await env.reset(replace(env.tasks("train")[1], max_steps=9))
+    line = next(line for line in obs["text"].splitlines() if " box [" in line)
+    assert json.dumps(held) in line or held.replace("\n", " ") in line  # the agent reads it
+    obs, *_ = await env.step(f'do(action="Type", element="1", argument={words!r})')
+    assert device.state.text == words
+
+
+@pytest.mark.parametrize("field", [("Anna", False)], indirect=True)
+async def test_a_field_that_comes_up_anew_has_another_hint(field):
+    """Fields of other screens have the same name: a note's title, then that of a new note."""
+    device, shell, env = field
+
+    async def away_and_back(text):
+        shown = device.hierarchy
+        device.hierarchy = lambda: LittlePhone().hierarchy().replace("EditText", "TextView")
+        await env.step(WAIT)
+        device.hierarchy, device.state = shown, replace(device.state, text=text)
+        return (await env.step(WAIT))[0]["text"].splitlines()
+
+    await env.reset(replace(env.tasks("train")[1], max_steps=99))
+    assert '"Search here" box [1]' in await away_and_back("")
+    assert '"Bob" box [1]' in await away_and_back("Bob")
+    obs, *_ = await env.step('do(action="Type", element="1", argument="Eve")')
+    assert '= "Eve"' in obs["text"] and device.state.text == "Eve"
+    assert any('= "Eve"' in line for line in await away_and_back("Eve"))  # which was typed
+    assert '"Search here" box [1]' in await away_and_back("")
+
+
+@pytest.mark.parametrize("field", [("Anna", False)], indirect=True)
+async def test_type_at_a_point_replaces_what_the_field_there_holds(field):
+    device, shell, env = field
+    await env.reset(replace(env.tasks("train")[1], max_steps=9))
+    await env.step('do(action="Type", element="25,30", argument="Bob")')
+    assert device.state.text == "Bob"
+    await env.step('do(action="Type", element="25,30", argument="Eve")')
+    assert device.state.text == "Eve"
+    await env.step('do(action="Type", element="focus", argument=" B.")')  # goes on where the caret is
+    assert device.state.text == "Eve B."
+
+
+async def test_type_at_a_point_replaces_on_the_simulated_phone_too():
+    here, there = envs.make("phone", late=0), envs.make("phone-adb", late=0)
+    task = some_tasks(here, ["contact"])[0]
+    seen = []
+    for env in (here, there):
+        await env.reset(task)
+        obs, *_ = await env.step('do(action="Scroll Down")')
+        obs, *_ = await env.step('do(action="Type", element="1", argument="long words")')
+        left, top, width, height = obs["boxes"]["1"]
+        point = f"{left + width // 3},{top + height // 2}"
+        obs, *_ = await env.step(f'do(action="Type", element="{point}", argument="b")')
+        seen.append(obs)
+    assert seen[0] == seen[1] and '= "b"' in seen[0]["text"]
+    await close(here, there)
+
+
+async def test_an_app_or_snapshot_that_vanishes_is_the_phones_fault(users, tasks_file):
+    emulator, _ = users.phones
+    options = {"serials": emulator.serial, "token_file": users.token_file, "timeout": 3}
+    env = envs.make(f"phone:{tasks_file}", **options)
+    app, last = env.tasks("train")[0], env.tasks("test")[0]
+    emulator.snapshots["begun"] = emulator.shell.saved()
+    await env.reset(app)
+    await env.reset(last)
+    del emulator.snapshots["begun"]
+    with pytest.raises(EnvFault, match="begun was there and is gone: .* requested snapshot"):
+        await env.reset(last)
+    installed = type(emulator.device).packages
+    try:
+        type(emulator.device).packages = property(lambda device: [])
+        with pytest.raises(EnvFault, match="com.android.settings was there and is gone"):
+            await env.reset(app)  # it cannot be cleared
+        env._phone.entry_of = lambda task: {"start": app.site, "clear": [], "snapshot": ""}
+        with pytest.raises(EnvFault, match="com.android.settings was there and is gone: there is no app"):
+            await env.reset(app)  # nor started
+    finally:
+        type(emulator.device).packages = installed
+    await env.reset(app)  # and it is back
+    await env.close()
+    # what never was there is the user's error
+    with pytest.raises(UsageError, match="task 2: there is no app com.none"):
+        await env.reset(env.tasks("eval")[0])
+    with pytest.raises(UsageError, match="requested snapshot 'begun'"):
+        await env.reset(last)
+    await env.close()
+
+
+async def test_an_app_that_does_not_start_begins_no_episode(users, tasks_file, monkeypatch):
+    emulator, _ = users.phones
+    options = {"serials": emulator.serial, "token_file": users.token_file, "timeout": 2}
+    env = envs.make(f"phone:{tasks_file}", **options)
+    emulator.shell.faults.no_keys = True  # monkey's own way does not work
+    obs, _ = await env.reset(env.tasks("train")[0])
+    assert obs["title"] == "com.android.settings"
+    monkeypatch.setattr(emulator.device, "start", lambda package: True)  # it does nothing
+    with pytest.raises(EnvFault, match="com.android.settings was started and is not in front"):
+        await env.reset(env.tasks("train")[0])
+    await env.close()
+
+
+async def test_one_phone_under_two_names_is_refused(users, tasks_file):
+    emulator, phone = users.phones
+    server = AdbServer.of_the_user()
+    for one, port in ((emulator, emulator.port), (phone, phone.port)):
+        other = f"localhost:{port}"
+        server.ask(f"host:connect:{other}")
+        wait_for(lambda other=other: server.devices().get(other, ("",))[0] == "device")
+        env = envs.make(f"phone:{tasks_file}", serials=[one.serial, other], token_file=users.token_file)
+        for slot in (env, env.fork()):
+            with pytest.raises(UsageError, match="are one phone: name it once"):
+                await slot.reset(env.tasks("train")[1])
+        await env.close()
+    env = envs.make(f"phone:{tasks_file}", serials=[emulator.serial, phone.serial], token_file=users.token_file)
+    for slot in (env, env.fork()):  # two phones are two
+        await slot.reset(env.tasks("train")[1])
     await env.close()
 
 

@@ -183,6 +183,20 @@ def test_pictures_matter_and_are_not_mixed_up(loaded):
     assert torch.allclose(both, swapped.flip(0), atol=1e-5)
 
 
+def test_an_image_token_in_an_action_is_no_exception_and_does_not_count(loaded):
+    """A server may sample one that has no picture; an action that was stored may hold one."""
+    model, processor = loaded
+    token, given = llm.image_token(processor), prompts(processor)[:2]
+    actions = [[20, token, 21], [token]]
+    with torch.no_grad():
+        logprobs, mask = llm.token_logprobs(model, processor, given, actions)
+        plain, _ = llm.token_logprobs(model, processor, given, [[20, 0, 21], [0]])  # 0 is the padding token
+    assert mask.tolist() == [[True, False, True], [False, False, False]]
+    assert torch.equal(logprobs, plain * mask) and logprobs.isfinite().all()
+    (whole, _) = llm.action_logits(model, processor, given, actions)
+    assert whole.shape == (3, len(WORDS))
+
+
 def test_gradients_reach_the_eyes(loaded):
     model, processor = loaded
     logprobs, _ = llm.token_logprobs(model, processor, prompts(processor)[:2], [[20], [21, 22]])

@@ -318,9 +318,11 @@ def chat_prompt(tokenizer: Tokenizer, system: str, user: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def without_special_tokens(tokenizer: Tokenizer, text: str) -> str:
-    """The text without strings that the tokenizer would read as its control tokens: a page must not end a turn."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+def without_special_tokens(reader: Reader, text: str) -> str:
+    """The text without strings that the reader would take for its control tokens: a page must not end a turn, nor ask
+    for a picture."""
+    special = [token.content for token in tokenizer_of(reader).added_tokens_decoder.values() if token.special]
+    special += filter(None, [getattr(reader, "image_token", None)])  # some tokenizers have it as a plain word
     while found := [token for token in special if token in text]:  # again: what is left may form another one
         for token in found:
             text = text.replace(token, "")
@@ -486,12 +488,15 @@ def sample(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor,
 def hidden_states(model: Module, reader: Reader, prompts: Ids, actions: Ids | None = None) -> tuple[Tensor, Tensor]:
     """Last-layer hidden states of N prompts, each with its action's token ids behind it: ([N, L, D], lengths [N]).
 
-    Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed.
+    Padded on the right: under a causal mask that cannot reach the real tokens, so no attention mask is needed. An image
+    token in an action has no picture, so the model is shown a padding token for it.
     """
     import torch
 
-    rows = [[*p, *a] for p, a in zip(prompts, actions or [()] * len(prompts), strict=True)]
-    width, pad = max(map(len, rows)), tokenizer_of(reader).pad_token_id
+    picture, pad = image_token(reader), tokenizer_of(reader).pad_token_id
+    actions = [[pad if token == picture else token for token in action] for action in actions or [()] * len(prompts)]
+    rows = [[*p, *a] for p, a in zip(prompts, actions, strict=True)]
+    width = max(map(len, rows))
     ids = torch.tensor([row + [pad] * (width - len(row)) for row in rows], device=model.device)
     with autocast(model):
         out = body_of(model)(input_ids=ids, use_cache=False, **picture_inputs(model, reader, prompts, ids))
@@ -582,17 +587,19 @@ def token_logprobs(
     """Log-probabilities of the actions' tokens under the model, with gradient unless the caller forbids it.
 
     prompts: N token id lists or `Prompt`s; actions: N token id lists. Returns (logprobs [N, L], mask [N, L]) with L the
-    longest action; 0 and False in the padding. The head runs on the actions' positions only.
+    longest action; 0 and False in the padding, and at an image token: no policy of ours chooses one. The head runs on
+    the actions' positions only.
     """
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
     states = torch.cat(action_states(model, reader, prompts, actions))  # [all tokens, D]
     tokens = torch.tensor([token for action in actions for token in action], device=states.device)
-    chosen = chosen_logprobs(Head(model, image_token(reader)), states, tokens, temperature)
+    real = tokens != (-1 if (picture := image_token(reader)) is None else picture)
+    chosen = chosen_logprobs(Head(model, picture), states, tokens, temperature).where(real, 0.0)
     lengths = [len(action) for action in actions]
-    mask = torch.tensor([[i < length for i in range(max(lengths))] for length in lengths], device=states.device)
-    return pad_sequence(chosen.split(lengths), batch_first=True), mask
+    chosen, real = chosen.split(lengths), real.split(lengths)
+    return pad_sequence(chosen, batch_first=True), pad_sequence(real, batch_first=True)
 
 
 LOGITS_AT_ONCE = 1 << 25  # 128 MiB in float32

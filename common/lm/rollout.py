@@ -523,4 +523,5 @@ class Player:
 
     def encode_action(self, text):
         """An action's text as token ids with the stop token: what a policy would have sampled."""
+        text = llm.without_special_tokens(self.tokenizer, text)
         return self.tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(self.tokenizer)]

@@ -198,7 +198,7 @@ def _type(phone, action, nodes):
     if action.element == "focus":
         phone.text(words)
     else:
-        node = None if "," in action.element else _element(action.element, nodes)
+        node = _box_at(phone, action.element, nodes) if "," in action.element else _element(action.element, nodes)
         if node and node["kind"] == "slider":
             if not words.strip().isdecimal() or int(words) > 100:
                 raise ActionError("a slider takes a percentage")
@@ -209,12 +209,20 @@ def _type(phone, action, nodes):
             raise ActionError(f"element {action.element} takes no text")
         places = [_place(phone, action.element, nodes)]
         phone.tap(*places[0])
-        for _ in (node or {}).get("value", ""):
-            phone.key(DELETE)
-        phone.text(words)
+        phone.fill(node["holds"] if node else "", words, bool(node) and node["holds"] != node["value"])
     if action.name == "Search":
         phone.key(ENTER)
     return places
+
+
+def _box_at(phone, point, nodes):
+    """The box under a point, None where there is none."""
+    x, y = _place(phone, point, nodes)
+    for node in reversed(nodes):
+        left, top, width, height = node.get("box", (0, 0, 0, 0))
+        if left <= x < left + width and top <= y < top + height:
+            return node if node["kind"] == "box" else None
+    return None
 
 
 def _scroll(phone, name, element, nodes):

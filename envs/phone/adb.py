@@ -7,19 +7,26 @@ Everything here blocks, and is called in a thread of each slot. What the driver 
 ActionError, so it becomes an observation's `error`; EnvFault and EnvHang go on to who plays.
 """
 
+import contextlib
 import json
+import secrets
 import threading
 import time
 import zlib
+from collections import Counter
+from xml.etree import ElementTree
 from xml.sax.saxutils import quoteattr
 
-from common.android import TOKEN_FILE, AdbServer, Android, Refused
+import adbutils
+
+from common.android import FIELDS, KEYBOARD, PATIENCE, TOKEN_FILE, AdbServer, Android, NotThere, Refused
 from common.errors import EnvFault, UsageError
 from envs import Task
 from envs.phone.adbd import Phones
 from envs.phone.device import Device
 
 SNAPSHOT = "cleangui"  # of a simulated phone: what its next episode begins with
+MARK = "debug.cleangui.phone"  # a property
 PAUSE = 1.0  # seconds until a phone that failed is asked again
 SPLITS = ("train", "eval", "test")
 MAX_STEPS = 20
@@ -33,7 +40,15 @@ class AdbPhone:
     def __init__(self, driver):
         self.driver = driver
         self.tap, self.double_tap, self.long_press = driver.tap, driver.double_tap, driver.long_press
-        self.swipe, self.text, self.key = driver.swipe, driver.type, driver.key
+        self.swipe, self.key = driver.swipe, driver.key
+
+    def text(self, words):
+        self.driver.type(words)
+
+    def fill(self, held, words, unsure=False):
+        """Put a text in the place of what the focused field holds."""
+        self.driver.erase(len(held))
+        self.driver.type(words)
 
     @property
     def size(self):
@@ -101,6 +116,7 @@ class Emulators:
             server, phones = self._server, self._phones
             phone = phones.add(Device(0, **self.options))
         phone.shell.has_keyboard = True  # any text can be typed, as in process
+        phone.shell.settings["secure", "default_input_method"] = f"{KEYBOARD}/.AdbIME"
         try:
             return Emulator(phone, Android(phone.serial, server, self.timeout, phones.token_file))
         except UsageError as error:  # it is no phone of the user's
@@ -135,33 +151,107 @@ class UsersPhone(AdbPhone):
 
     state = None
 
-    def __init__(self, driver, entry_of, snapshot, hierarchy):
+    def __init__(self, driver, entry_of, snapshot, hierarchy, saved=()):
         super().__init__(driver)
         self.entry_of, self.snapshot, self.hierarchy = entry_of, snapshot, hierarchy
+        self._had = {*driver.packages(), *saved}  # apps and snapshots that were there
+        self._forget()
 
     def look(self, pictures, after=0.0):
         """The same as any AdbPhone's; a hierarchy that nobody reads has the name of the app in front alone."""
         if self.hierarchy:
-            return super().look(pictures, after)
+            xml, picture = super().look(pictures, after)
+            return self._without_hints(xml), picture
         if after:
             self.driver.wait(after)
         xml = f"<hierarchy><node package={quoteattr(self.driver.foreground()[0])} /></hierarchy>"
         return xml, self.driver.screenshot() if pictures else None
 
+    def _forget(self):
+        self._first, self._fields = {}, set()  # what each field showed when it came up; those of the last hierarchy
+        self._typed = [""]  # the texts of this episode
+
+    def text(self, words):
+        self._typed.append(words)
+        super().text(words)
+
+    def fill(self, held, words, unsure=False):
+        """The same as any AdbPhone's. `unsure`: nobody knows whether what the field shows is its content or its hint.
+        Then the text is typed first: where it stands alone, the field was empty."""
+        self._typed.append(words)
+        if unsure and words and words.isprintable():  # no line end, which may send the form
+            self.driver.type(words)
+            if any(node.get("focused") == "true" and _shows(node, words) for node in self.driver.hierarchy()):
+                return
+            self._first = {key: "" if text == held else text for key, text in self._first.items()}  # it was no hint
+            held += words
+        super().fill(held, words)
+
+    def _without_hints(self, xml):
+        """Fields without their hints: uiautomator gives an empty field's hint as its text, and says so in an attribute
+        `hint` on newer Androids alone. Elsewhere what a field shows when it comes up, and nobody has typed, may be one
+        or the other: that becomes its `hint`, which names it, and not what it holds for sure, `text`. What stood there
+        goes into the attribute `holds`."""
+        root, changed, seen, fields = ElementTree.fromstring(xml), False, Counter(), set()
+        for element in root.iter("node"):
+            if not element.get("class", "").endswith(FIELDS):
+                continue
+            text, hint = element.get("text", ""), element.get("hint")
+            if hint is None:
+                name = element.get("package"), element.get("resource-id"), element.get("class")
+                seen[name] += 1  # of several that are named alike each is its own
+                field = *name, seen[name]
+                if field not in self._fields and text not in self._typed:
+                    self._first[field] = text
+                fields.add(field)
+                hint = self._first.get(field, "")
+                element.set("hint", hint)
+                changed |= hint != ""
+            if text and text == hint != self._typed[-1]:
+                element.set("text", "")
+                element.set("holds", text)
+                changed = True
+        self._fields = fields
+        return ElementTree.tostring(root, encoding="unicode") if changed else xml
+
     def _begin(self, task, state):
         """Load the snapshot, or go home and clear the task's apps where there is none; then start the task's app."""
         entry, driver = self.entry_of(task), self.driver
+        self._forget()
         if snapshot := entry["snapshot"] or self.snapshot:
-            driver.load(snapshot)
+            with self._was_there(snapshot):
+                driver.load(snapshot)
+            self._had.add(snapshot)
         else:
-            driver.reset(entry["clear"])
-        if entry["start"]:
-            driver.stop(entry["start"])  # so that it begins at its first screen
+            driver.reset()
+            for package in entry["clear"]:
+                with self._was_there(package):
+                    driver.stop(package)
+                    driver.clear(package)
+        if start := entry["start"]:
+            driver.stop(start)  # so that it begins at its first screen
             try:
-                driver.start(entry["start"])
+                with self._was_there(start):
+                    driver.start(start)
             except Refused as error:
                 where = f"install it, or see `adb -s {driver.serial} shell pm list packages`"
                 raise UsageError(f"phone {driver.serial}: task {task.task_id}: {error}; {where}") from None
+
+    @contextlib.contextmanager
+    def _was_there(self, name):
+        """An app or a snapshot that is not there is the user's error, but one that was there is this phone's fault."""
+        try:
+            yield
+        except (NotThere, Refused) as error:
+            if name in self._had:
+                raise EnvFault(f"phone {self.driver.serial}: {name} was there and is gone: {error}") from None
+            raise
+
+
+def _shows(node, words):
+    """Whether a field holds this text; a password's shows its length."""
+    text = node.get("text", "")
+    return len(text) == len(words) if node.get("password") == "true" else text == words
 
 
 class UsersPhones:
@@ -190,7 +280,30 @@ class UsersPhones:
             if self._server is None:
                 self._server = AdbServer.of_the_user()
         driver = Android(self.serials[place], self._server, self.timeout, self.token_file)
-        return UsersPhone(driver, self._entry, self.snapshot, self.hierarchy)
+        self._check_name(driver)
+        saved = ()
+        if any([self.snapshot, *(entry["snapshot"] for entry in self.entries.values())]):
+            with contextlib.suppress(UsageError):  # it is raised when a task needs one
+                saved = driver.snapshots()
+        return UsersPhone(driver, self._entry, self.snapshot, self.hierarchy, saved)
+
+    def _check_name(self, driver):
+        """Raises UsageError where another serial is of the same phone, an emulator's and its address for instance: a
+        property that is set by the one name is read by the other. A phone where it cannot be set passes."""
+        mark = secrets.token_hex(8)
+        with contextlib.suppress(EnvFault):
+            driver.set_property(MARK, mark)
+        try:
+            attached = self._server.devices()
+        except (adbutils.AdbError, OSError) as error:
+            raise EnvFault(f"the adb server on port {self._server.port} was lost: {error}") from None
+        for serial in self.serials:
+            found = None
+            if serial != driver.serial and attached.get(serial, ("", None))[0] == "device":
+                with contextlib.suppress(EnvFault, UsageError):  # it will be asked for when its own turn comes
+                    found = Android(serial, self._server, PATIENCE).look(f"getprop {MARK}")
+            if found == mark:
+                raise UsageError(f"--serials: {driver.serial} and {serial} are one phone: name it once")
 
     def _entry(self, task):
         """Of an instruction that is not in the file (a generator wrote it): that of a task that starts there."""

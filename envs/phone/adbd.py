@@ -24,7 +24,7 @@ import threading
 import traceback
 from pathlib import Path
 
-from envs.phone.shell import Shell
+from envs.phone.shell import STDERR, Shell
 
 HOST = "127.0.0.1"
 VERSION, MAX_PAYLOAD = 0x01000001, 1 << 20  # from this version on checksums are left out
@@ -33,7 +33,7 @@ SYNC_CHUNK = 1 << 16
 DROP_AFTER = 0.05  # seconds from the console's OK to the lost connection
 KNOCK = 0.1  # seconds between two tries to be seen by the adb server
 TOKEN_FILE = ".emulator_console_auth_token"
-STDOUT, STDERR, EXIT = 1, 2, 3  # packets of the shell protocol
+EXIT = 3  # a packet of the shell protocol, as STDOUT and STDERR are
 TOKEN, PUBLIC_KEY = 1, 3  # kinds of AUTH
 
 
@@ -152,17 +152,17 @@ class Connection:
         shell = self.phone.shell
         await self.phone.wakes()
         if command:
-            out, err, code = await shell.run(command)
+            said, code = await shell.output(command)
         else:
-            out, err, code = b"", b"this simulated phone has no interactive shell: adb shell COMMAND\n", 1
+            said, code = [(STDERR, b"this simulated phone has no interactive shell: adb shell COMMAND\n")], 1
         if shell.faults.drop:
             shell.faults.drop -= 1
             self.writer.transport.abort()
         elif packets:
-            parts = (STDOUT, out), (STDERR, err), (EXIT, bytes([code]))
-            await stream.write(b"".join(struct.pack("<BI", kind, len(part)) + part for kind, part in parts if part))
-        else:
-            await stream.write(out + err)
+            parts = *said, (EXIT, bytes([code]))
+            await stream.write(b"".join(struct.pack("<BI", kind, len(part)) + part for kind, part in parts))
+        else:  # one pipe for both
+            await stream.write(b"".join(part for _, part in said))
 
     # ---- push and pull ----
 
@@ -315,8 +315,10 @@ class Phone:
                 if words[:1] == ["auth"]:
                     trusted = words[1:] == [self.token]
                     reply = known if trusted else "KO: authentication token does not match ~/" + TOKEN_FILE
+                elif words and (trusted or words[0] in ("help", "ping", "quit", "exit")):
+                    reply = await self._console(words)
                 elif words:
-                    reply = await self._console(words) if trusted else "KO: unknown command, try 'help'"
+                    reply = "KO: unknown command, try 'help'"
                 else:
                     reply = None if reader.at_eof() else ""
         writer.close()
@@ -324,8 +326,11 @@ class Phone:
     async def _console(self, words):
         """The reply to a command of the console, None for the end of the conversation."""
         match words:
-            case ["quit"]:
+            case ["quit" | "exit"]:
                 return None
+            case ["help"]:
+                lines = (f"    {name}\n" for name in ("help", "ping", "auth", "kill", "quit", "avd"))
+                return f"Android console commands:\n\n{''.join(lines)}\nOK"
             case ["ping"]:
                 return "I am alive!\nOK"
             case ["kill"]:

@@ -31,6 +31,7 @@ from envs.phone.screen import (
 from envs.phone.words import World
 
 BACK, HOME, TAB, ENTER, DELETE, RECENTS = 4, 3, 61, 66, 67, 187
+MOVE_END, FORWARD_DELETE = 123, 112
 HELD = 0.5  # seconds after which a touch is a long press
 MOVED = 12  # units that a touch may move and still be a tap
 PERMISSIONS = "com.android.permissioncontroller"
@@ -131,7 +132,14 @@ class Device:
 
     def key(self, code):
         """An Android key code: 4 Back, 3 Home, 61 Tab, 66 Enter, 67 Delete, 187 Recents; any other one does nothing."""
-        self._do(lambda state: _pressed(state, code))
+        if code not in (MOVE_END, FORWARD_DELETE):  # the caret is always at the end
+            self._do(lambda state: _pressed(state, code))
+
+    def fill(self, held, words, unsure=False):
+        """Put a text in the place of the one that the focused field holds."""
+        for _ in held:
+            self.key(DELETE)
+        self.text(words)
 
     def advance(self, seconds):
         """Let the phone's own clock run."""

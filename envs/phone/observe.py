@@ -25,7 +25,8 @@ _CHECKS = {"Switch": "check", "CheckBox": "check", "ToggleButton": "check", "Rad
 @lru_cache(256)
 def read(xml):
     """(package, nodes, whether something scrolls). A node is {"text"} or {"id", "kind", "label", "box", ..}, as on a
-    web page; `box` is left, top, width, height in pixels. Kinds: button, item, box, check, radio, slider.
+    web page; `box` is left, top, width, height in pixels. Kinds: button, item, box, check, radio, slider. A box has
+    `value`, what it shows as its content, and `holds`, what it may hold: that can be a hint (envs/phone/adb.py).
     """
     root, nodes = ElementTree.fromstring(xml), []
     first = root.find("node")
@@ -80,7 +81,9 @@ def _node(element):
     node = {"id": "", "kind": kind, "box": (left, top, right - left, low - top)}
     if kind in ("box", "slider"):
         label = element.get("hint") or said or element.get("resource-id", "").rpartition("/")[2]
-        return node | {"label": label, "value": words.removesuffix(".0") if kind == "slider" else words}
+        if kind == "slider":
+            return node | {"label": label, "value": words.removesuffix(".0")}
+        return node | {"label": label, "value": words, "holds": element.get("holds", words)}
     inside = list(_inside(element))
     texts = [one for one in [words or said, *(one.get("text") or one.get("content-desc") for one in inside)] if one]
     checks = [one for one in (element, *inside) if one.get("checkable") == "true"]
