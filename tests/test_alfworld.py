@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from envs.alfworld import ALFWorld
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("CLEANGUI_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_alfworld = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import alfworld, textworld"], capture_output=True).returncode != 0,
+    find_spec("alfworld") is None or find_spec("textworld") is None,
     reason="ALFWorld is not installed (requirements-alfworld.txt)",
 )
 

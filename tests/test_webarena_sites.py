@@ -91,7 +91,7 @@ def official(task, number):
 
 def arena_tasks():
     """This world's tasks by template: (task, its moves)."""
-    arena = envs.make("arena")
+    arena = envs.make("arena-v1")
     every = arena.tasks("spent") + arena.tasks("test")
     return {task.template: (task, arena.oracle(task)) for task in every if task.seed == WORLD.seed}
 
