@@ -312,12 +312,11 @@ def test_same_in_other_processes(tmp_path):
     """Another hash seed, an empty cache: the same games, solutions and observations."""
     here = asyncio.run(digest(tmp_path / "here"))
     assert here == asyncio.run(digest(tmp_path / "here"))  # from the cache
-    for seed in ("1", "2"):
-        there = subprocess.run(
-            [sys.executable, "-c", ELSEWHERE, str(ROOT), str(tmp_path / seed)],
-            env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert there.stdout.strip() == here, there.stderr
+    there = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(ROOT), str(tmp_path / "there")],
+        env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert there.stdout.strip() == here, there.stderr
 
 
 @needs_alfworld
