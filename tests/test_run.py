@@ -14,7 +14,6 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
-from scipy.stats import binomtest, mannwhitneyu
 
 from common.errors import UsageError
 from common.lm import checkpoint, origin
@@ -442,6 +441,8 @@ def test_other_errors_keep_their_traceback():
 
 
 def test_wilson():
+    from scipy.stats import binomtest
+
     # Newcombe 1998, table I: 81/263 and 0/20
     assert wilson(81, 263) == pytest.approx((81 / 263, 0.2553, 0.3662), abs=1e-4)
     assert wilson(0, 20) == pytest.approx((0, 0, 0.1611), abs=1e-4)
@@ -454,6 +455,8 @@ def test_wilson():
 
 
 def test_auc():
+    from scipy.stats import mannwhitneyu
+
     rng = random.Random(0)
     for _ in range(50):
         good, bad = ([rng.choice((0.1, 0.25, rng.random())) for _ in range(rng.randint(1, 9))] for _ in range(2))
