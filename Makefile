@@ -10,7 +10,7 @@ demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
 test: setup .venv/alfworld .venv/miniwob models/smollm2-135m lint
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/installed
 	$(BIN)/ruff check

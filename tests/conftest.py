@@ -12,7 +12,16 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # float32 on the CPU, also wh
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # others run beside, and two threads that wait for a core spin
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a tiny model's operations wait more than they compute
+
+# Test files with whole runs. They go first: what the last worker is left with is short (make test hands out files).
+LONGEST = """grpo_run distrl_run crps_run parallel resume site control benchmarks demo engine arena distrl_vision
+    hacking digirl miniwob browser alfworld cross gallery webarena_sites tools android envs phone_adb webgym""".split()
+
+
+def pytest_collection_modifyitems(items):
+    place = {f"test_{name}": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
 
 
 def _is_local(address) -> bool:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from envs.alfworld import ALFWorld
 ROOT = Path(__file__).parents[1]
 DATA = Path(os.environ.get("CLEANGUI_DATA", Path(__file__).parents[2] / "shared" / "data"))
 needs_alfworld = pytest.mark.skipif(
-    subprocess.run([sys.executable, "-c", "import alfworld, textworld"], capture_output=True).returncode != 0,
+    find_spec("alfworld") is None or find_spec("textworld") is None,
     reason="ALFWorld is not installed (requirements-alfworld.txt)",
 )
 
@@ -311,12 +312,11 @@ def test_same_in_other_processes(tmp_path):
     """Another hash seed, an empty cache: the same games, solutions and observations."""
     here = asyncio.run(digest(tmp_path / "here"))
     assert here == asyncio.run(digest(tmp_path / "here"))  # from the cache
-    for seed in ("1", "2"):
-        there = subprocess.run(
-            [sys.executable, "-c", ELSEWHERE, str(ROOT), str(tmp_path / seed)],
-            env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True,
-        )  # fmt: skip
-        assert there.stdout.strip() == here, there.stderr
+    there = subprocess.run(
+        [sys.executable, "-c", ELSEWHERE, str(ROOT), str(tmp_path / "there")],
+        env=os.environ | {"PYTHONHASHSEED": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert there.stdout.strip() == here, there.stderr
 
 
 @needs_alfworld

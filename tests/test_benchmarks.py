@@ -32,6 +32,7 @@ from common.lm.stats import mean_ci
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
 from envs.miniwob import SETS
+from tests.scripts import run_script
 from tools.setup_chromium import installed
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -161,8 +162,7 @@ def test_memory_is_measured_in_processes_of_their_own(tmp_path):
     memory.make_model(tmp_path, layers=2)
     peaks = []
     for layout in ("released", "lora"):
-        command = [sys.executable, "benchmarks/once/memory.py", "--layout", layout, "--model", str(tmp_path)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+        done = run_script(["benchmarks/once/memory.py", "--layout", layout, "--model", tmp_path])
         assert done.returncode == 0, done.stderr
         peaks.append(int(done.stdout.split()[-1]))
     weights = (tmp_path / "model.safetensors").stat().st_size
@@ -222,8 +222,7 @@ def test_a_move_becomes_browsergyms_action():
 
 
 def test_a_wrong_interpreter_is_one_line_and_exit_code_2():
-    command = [sys.executable, "benchmarks/once/browser.py", "--browsergym-python", "nowhere/python"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    ran = run_script(["benchmarks/once/browser.py", "--browsergym-python", "nowhere/python"])
     assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1 and "nowhere/python" in ran.stderr
 
 

@@ -4,13 +4,9 @@ import io
 import json
 import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -23,6 +19,7 @@ from common.lm.run import read_metrics
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
 from envs.arena import tasks
+from tests.scripts import Script
 from tests.test_engine import TEMPLATE
 from tests.test_vlm import qwen3
 from tests.test_webarena_sites import (  # noqa: F401  (fixtures)
@@ -35,8 +32,6 @@ from tests.test_webarena_sites import (  # noqa: F401  (fixtures)
     variables,
 )
 from tools import eval as evaluation
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def screenshot():
@@ -121,15 +116,15 @@ def test_webarena_rehearsed_killed_and_resumed(policy, guests, variables, tmp_pa
     flags += ["--real-input", "--screenshots"]
     with serve(JudgeModel) as judge:
         variables.setenv("WEBARENA_JUDGE", f"{judge}/v1")
-        process = subprocess.Popen([sys.executable, "tools/eval.py", *flags], cwd=ROOT, stdout=subprocess.DEVNULL)
+        process = Script(["tools/eval.py", *flags])
         try:
             deadline = time.monotonic() + 120
             while not (found := list((tmp_path / "runs").glob("*/trajectories.jsonl"))) or lines_of(found[0]) < 5:
                 assert process.poll() is None and time.monotonic() < deadline
                 time.sleep(0.05)
         finally:
-            os.kill(process.pid, signal.SIGKILL)
-            process.wait()
+            process.kill()
+            process.communicate()
         run = found[0].parent
         before = Policy.asked.copy()
         done = [t.task.instruction for t in TrajectoryStore(run / "trajectories.jsonl")]

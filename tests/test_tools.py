@@ -4,8 +4,6 @@ import asyncio
 import json
 import math
 import random
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from common.actions import parse
 from common.errors import UsageError
 from common.lm import checkpoint, llm
 from common.replay import Step, Trajectory, TrajectoryStore, read_labelled
+from tests.scripts import run_script
 from tools import export, orm_data, play, plot
 
 PAGE = 'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue"\n"go" button [12]\n"" item [4]'
@@ -117,13 +116,13 @@ def test_results_are_means_over_seeds(runs):
 
 
 def test_plots_are_written(runs, tmp_path):
-    command = [sys.executable, plot.__file__, *runs, "--out", str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [plot.__file__, *runs, "--out", tmp_path / "out"]
+    done = run_script(command)
     assert done.returncode == 0, done.stderr
     names = sorted(p.name for p in (tmp_path / "out").iterdir())
     assert names == ["judge.png", "losses.png", "results.md", "sites.png", "success.png", "time.png"]
     assert "| what differs | beta 0.1 (2 seeds) | beta 1.0 |" in done.stdout and "| beta | 0.1 | 1.0 |" in done.stdout
-    done = subprocess.run(command[:-2], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    done = run_script(command[:-2], cwd=tmp_path)
     assert done.returncode == 0 and (tmp_path / "plots/results.md").is_file(), done.stderr
     assert not list(tmp_path.glob("[abc]/plots"))  # the runs' own plots are not written over
 
@@ -155,7 +154,7 @@ def test_what_does_not_vary_has_no_interval(runs):
 
 
 def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_saw_them(tmp_path, tiny_tokenizer):
-    train, test = envs.make("arena").tasks("train")[:3], envs.make("arena").tasks("test")[0]
+    train, test = envs.make("arena/shop").tasks("train")[:3], envs.make("arena/shop").tasks("test")[0]
 
     def episode(task, policy, verdict):
         steps = [
@@ -175,7 +174,7 @@ def test_labelled_episodes_are_of_training_instructions_and_read_as_the_judge_sa
         episode(train[0], "phase 3", None),
     ]
     (tmp_path / "run").mkdir()
-    (tmp_path / "run/args.json").write_text(json.dumps({"env_id": "arena"}))
+    (tmp_path / "run/args.json").write_text(json.dumps({"env_id": "arena/shop"}))
     TrajectoryStore(tmp_path / "run/trajectories.jsonl").append(taken + left + taken[:1])  # the last: a repeat
     file = tmp_path / "labelled.jsonl.gz"
     orm_data.main(orm_data.Args((str(tmp_path / "run"),), out=str(file)))

@@ -168,7 +168,7 @@ def axis_label(x: str) -> str:
 def success(groups: list[Group], x: str, plt):
     """Evaluation success; the test split with intervals at the ends: the start and after training as diamonds, the
     control (the start, fine-tuned on as long) as a square."""
-    figure, axes = plt.subplots(figsize=(7, 4.2))
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="none")
     marks = {"test_before": ("D", "the start"), "test_control": ("s", "control"), "test_after": ("D", "reinforcement")}
     drawn, shown = False, set()
     for group in groups:
@@ -243,7 +243,8 @@ def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limit
         return None
     columns, kinds = min(3, len(names)), {name.partition("/")[0] for name in names}
     height = math.ceil(len(names) / columns)
-    figure, grid = plt.subplots(height, columns, figsize=(3.6 * columns, 2.6 * height + 0.5), squeeze=False)
+    size = 3.6 * columns, 2.6 * height + HEAD
+    figure, grid = plt.subplots(height, columns, figsize=size, squeeze=False, layout="none")
     for axes in grid.flat[len(names) :]:
         axes.remove()
     for axes, name in zip(grid.flat, names):
@@ -254,8 +255,24 @@ def panels(groups: list[Group], names: list[str], x: str, plt, title: str, limit
         axes.set_xlabel(axis_label(x), fontsize=8.5)
         if limits:
             axes.set_ylim(*limits)
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=11)
+    figure.suptitle(title, x=0.01, y=1 - 0.07 / size[1], ha="left", va="top", fontweight="bold", fontsize=11)
     return figure
+
+
+# Inches around a panel's axes: tick labels, half of a tick label, ticks and their label, title; a figure's own title;
+# a line of its legend.
+LEFT, RIGHT, BELOW, ABOVE, HEAD, LINE = 0.68, 0.12, 0.5, 0.28, 0.3, 0.24
+
+
+def place(figure, legend_lines: int) -> None:
+    """Panels at set distances, above a legend of so many lines. A layout engine would draw everything twice more."""
+    (width, height), grid = figure.get_size_inches(), figure.axes[0].get_gridspec()
+    head, foot = HEAD if figure.get_suptitle() else 0.0, LINE * legend_lines
+    across, down = width / grid.ncols - LEFT - RIGHT, (height - head - foot) / grid.nrows - ABOVE - BELOW
+    figure.subplots_adjust(
+        left=LEFT / width, right=1 - RIGHT / width, wspace=(LEFT + RIGHT) / across,
+        bottom=(BELOW + foot) / height, top=1 - (ABOVE + head) / height, hspace=(ABOVE + BELOW) / down,
+    )  # fmt: skip
 
 
 def time_breakdown(groups: list[Group], x: str, plt):
@@ -381,6 +398,7 @@ def pyplot():
         "axes.grid": True, "grid.color": "#e7e3dc", "axes.axisbelow": True, "axes.edgecolor": "#8b857c",
         "axes.titlelocation": "left", "axes.titlesize": 11, "axes.titleweight": "bold", "lines.linewidth": 1.8,
         "font.size": 9.5, "legend.frameon": False, "xtick.color": "#5c5750", "ytick.color": "#5c5750",
+        "ytick.labelsize": 9,
     })  # fmt: skip
     return plt
 
@@ -402,8 +420,14 @@ def figures(groups: list[Group], x: str, metrics: tuple[str, ...] = ()):
         if figure is None:  # no such metrics
             continue
         handles, labels = figure.axes[0].get_legend_handles_labels()
-        if len(groups) > 1 or name == "time":
-            figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+        columns = min(4, len(labels), int(figure.get_figwidth() / 1.75))
+        if name == "time":  # as wide as its labels are
+            figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        elif len(groups) > 1:
+            figure.legend(handles, labels, loc="lower center", ncols=columns)
+            place(figure, math.ceil(len(labels) / columns))
+        else:
+            place(figure, 0)
         yield name, figure
         plt.close(figure)
 

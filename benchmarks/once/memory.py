@@ -70,7 +70,6 @@ def step(layout, folder):
     from common.lm.net import Net, value_net
     from common.replay import Step
 
-    torch.set_num_threads(2)
     llm.load("assets/tiny", lora_rank=1)  # what the libraries take is not the layout's
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins here

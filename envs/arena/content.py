@@ -15,6 +15,12 @@ SEEDS = {"train": range(0, 250), "eval": range(10_000, 10_060), "test": range(20
 PEOPLE = 10
 
 
+def draw_pairs(rng, firsts, seconds, count):
+    """`count` different texts "first second", as `rng.sample` draws them from the list of all (some 90,000)."""
+    drawn = rng.sample(range(len(firsts) * len(seconds)), count)
+    return [f"{firsts[place // len(seconds)]} {seconds[place % len(seconds)]}" for place in drawn]
+
+
 @dataclass(frozen=True)
 class World:
     """The content of one seed, with the words of one split."""

@@ -6,6 +6,7 @@ from functools import lru_cache
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from envs.arena.content import draw_pairs
 from envs.arena.server import database, done, form, go, page, user, whole_number
 
 NAME = "forum"
@@ -96,10 +97,9 @@ def forum(world):
     boards = sorted(rng.sample(BOARDS, 6))
     places = [board for board in boards for _ in range(rng.randint(5, 10))]
     rng.shuffle(places)
-    titles = [f"{verb} {topic}" for verb in world.pool("verb") for topic in world.pool("topic")]
-    titles = rng.sample(titles, len(places) + 8)
-    texts = [f"{adjective} {noun}" for adjective in world.pool("adjective") for noun in world.pool("noun")]
-    texts = iter(rng.sample(texts, 4 * len(places) + 2))  # no text stands twice
+    titles = draw_pairs(rng, world.pool("verb"), world.pool("topic"), len(places) + 8)
+    # no text stands twice
+    texts = iter(draw_pairs(rng, world.pool("adjective"), world.pool("noun"), 4 * len(places) + 2))
     votes = {board: iter(rng.sample(range(2, 99), 10)) for board in boards}  # so that each board has one best post
     others = world.people[1:]
     mine = rng.sample(range(len(places)), 5)  # two posts of the user's own, two it commented on, one it voted for

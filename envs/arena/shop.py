@@ -7,6 +7,7 @@ from functools import lru_cache
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
 
+from envs.arena.content import draw_pairs
 from envs.arena.server import database, done, form, go, page, user, whole_number
 
 NAME = "shop"
@@ -85,7 +86,7 @@ def catalogue(world):
     rng = world.rng("shop")
     adjectives = [word for word in world.pool("adjective") if word not in SIZES]
     nouns = rng.sample(world.pool("noun"), min(20, len(world.pool("noun"))))  # fewer nouns than products: near misses
-    names = rng.sample([f"{adjective} {noun}" for adjective in adjectives for noun in nouns], 41)
+    names = draw_pairs(rng, adjectives, nouns, 41)
     options = [(False, False)] * 16 + [(True, False)] * 8 + [(False, True)] * 5 + [(True, True)] * 6
     rng.shuffle(options)
     prices = {category: rng.sample(range(3, 99), 7) for category in CATEGORIES}

@@ -8,7 +8,7 @@ import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 
 from common.actions import Action, format_action
 from envs import Task, webarena
@@ -184,18 +184,21 @@ def world_tasks(site, templates, world, count, first=0):
     return tasks
 
 
+@cache  # they are always the same: 5,000 of a site take a second
+def site_tasks(site, templates, split):
+    """Of each world of a split the tasks of a site, a list; `templates` is a tuple."""
+    count, worlds = PER_WORLD[split], [World(seed, split) for seed in SEEDS[split]]
+    return [world_tasks(site, templates, world, count, first=number) for number, world in enumerate(worlds)]
+
+
 def split_tasks(split, sites):
     """All tasks of a split, frozen by its seeds; `sites` maps a site's name to its templates.
 
     The order is by place in the world (every world's first task of every site, then every second one, ...), so that
     any beginning of the list covers worlds, sites and templates evenly.
     """
-    count = PER_WORLD[split]
-    worlds = [
-        [world_tasks(site, templates, World(seed, split), count, first=number) for site, templates in sites.items()]
-        for number, seed in enumerate(SEEDS[split])
-    ]
-    return [site[k] for k in range(count) for world in worlds for site in world if k < len(site)]
+    worlds = list(zip(*(site_tasks(site, tuple(templates), split) for site, templates in sites.items())))
+    return [site[k] for k in range(PER_WORLD[split]) for world in worlds for site in world if k < len(site)]
 
 
 def find(text, templates):
