@@ -28,7 +28,7 @@ RAY = str(Path(sys.executable).with_name("ray"))
 _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(
     """tests.scripts common.lm.llm common.lm.run common.lm.rollout transformers.models.llama.modeling_llama peft
-    accelerate envs.arena tools.plot matplotlib.pyplot matplotlib.backends.backend_agg scipy.special tyro""".split()
+    accelerate envs.arena tools.plot matplotlib.pyplot matplotlib.backends.backend_agg scipy.stats tyro""".split()
 )
 
 

@@ -21,12 +21,10 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Interval:
     """Wilson's score interval of a success rate (Wilson 1927): sound near 0 and 1 and for small n."""
     if n == 0:
         return Interval(math.nan, 0.0, 1.0)
-    from scipy.special import ndtri  # quantiles of the normal distribution; scipy.stats takes a second to import
+    from scipy.stats import binomtest  # a second
 
-    p, z = successes / n, float(ndtri(0.5 + 0.5 * level))
-    middle = (2 * n * p + z**2) / (2 * (n + z**2))
-    half = z / (2 * (n + z**2)) * math.sqrt(4 * n * p * (1 - p) + z**2)
-    return Interval(p, middle - half if successes else 0.0, middle + half if successes < n else 1.0)
+    interval = binomtest(successes, n).proportion_ci(level, method="wilson")
+    return Interval(successes / n, float(interval.low), float(interval.high))
 
 
 def mean_ci(values: Sequence[float], level: float = 0.95) -> Interval:
@@ -48,13 +46,12 @@ def paired_difference(a: Sequence[float], b: Sequence[float], level: float = 0.9
 
 def auc(positive: Sequence[float], negative: Sequence[float]) -> float:
     """P(a positive's score is above a negative's), ties counting half: the Mann-Whitney statistic."""
-    if not positive or not negative or any(map(math.isnan, (*positive, *negative))):
+    if not positive or not negative:
         return math.nan
-    import numpy as np
+    from scipy.stats import mannwhitneyu
 
-    others = np.sort(negative)
-    below, not_above = (np.searchsorted(others, positive, side) for side in ("left", "right"))
-    return float((below + not_above).sum()) / 2 / (len(positive) * len(negative))
+    test = mannwhitneyu(positive, negative, method="asymptotic")  # the p-value is not used: no exact one
+    return float(test.statistic) / (len(positive) * len(negative))
 
 
 MANY = 50  # groups with a figure each
