@@ -663,12 +663,12 @@ def collect(learner, buffer, player, train_tasks, args):
     starts = [group.start() for group in groups for _ in range(args.group_size)]
     seed = args.seed * 100_000 + learner.iteration
     rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration, starts)
-    rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
     for trajectory in rollouts:
-        trajectory.reward = float(trajectory.verdict)  # Eq. 2
-        groups[trajectory.place // args.group_size].rollouts.append(trajectory)
         learner.restored += trajectory.prefix
         player.steps += len(trajectory.steps) - (0 if args.count_restored else trajectory.prefix)
+        if trajectory.verdict is not None:  # else nobody knows its outcome
+            trajectory.reward = float(trajectory.verdict)  # Eq. 2
+            groups[trajectory.place // args.group_size].rollouts.append(trajectory)
     for group in groups:
         if group.entry is not None and not group.rollouts:
             buffer.pop(group.task.task_id, None)

@@ -42,6 +42,7 @@ from common.lm.run import run_main
 from common.lm.session import base_model, check_flags, load_actor, session
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import prompt_lengths, read_demos, read_labelled, steps_of
+from envs.webarena import AND
 from tools import plot, view
 from variants.webrl import Variant, other_variants
 
@@ -335,7 +336,7 @@ class Memory:
     rollouts: list = field(default_factory=list)  # on training and generated instructions
     replay_buffer: list = field(default_factory=list)
     failure_set: list = field(default_factory=list)  # tasks
-    start_pages: dict = field(default_factory=dict)  # (site, seed of its world) -> what its first page says
+    start_pages: dict = field(default_factory=dict)  # `start_of` a task -> what its first page says
 
     def add(self, trajectories, start_buffer):
         """Take in trajectories whose rewards are set, each by what it was played for."""
@@ -344,7 +345,7 @@ class Memory:
                 self.labelled.append(t)
             if t.kind != "demo":
                 first = {"text": t.steps[0].observation, "error": "", "url": t.steps[0].url}
-                self.start_pages.setdefault((t.task.site, t.task.seed), first)
+                self.start_pages.setdefault(start_of(t.task), first)
             elif start_buffer == "both":
                 self.replay_buffer.append(t)
             if t.kind == "test before":
@@ -842,16 +843,23 @@ def without_unjudged(player, trajectories):
 
 
 def start_values(learner, memory, player, tasks, args):
-    """The critic's value of each task's start page, as seen in an earlier episode of the same world, or in a visit to
+    """The critic's value of each task's start page, as seen in an earlier episode that started there, or in a visit to
     it. A page that cannot be reached has none: 0, and the filter turns the task away."""
     pages = memory.start_pages
-    unseen = {(task.site, task.seed): task for task in tasks if (task.site, task.seed) not in pages}
+    unseen = {start_of(task): task for task in tasks if start_of(task) not in pages}
     visited = zip(unseen, player.first_pages(list(unseen.values())), strict=True)
-    pages.update({world: page for world, page in visited if page is not None})
-    seen = [task for task in tasks if (task.site, task.seed) in pages]
-    states = [player.prompt(task.instruction, [], pages[task.site, task.seed]) for task in seen]
+    pages.update({start: page for start, page in visited if page is not None})
+    seen = [task for task in tasks if start_of(task) in pages]
+    states = [player.prompt(task.instruction, [], pages[start_of(task)]) for task in seen]
     values = iter(learner.critic.values(states))
-    return [next(values) if (task.site, task.seed) in pages else 0.0 for task in tasks]
+    return [next(values) if start_of(task) in pages else 0.0 for task in tasks]
+
+
+def start_of(task):
+    """Where a task's episodes start: its site, the world's seed, and the address if it is not the site's own start,
+    which is where instructions without a check start."""
+    address, home = (task.config or {}).get("start_url", ""), AND.join(f"__{s.upper()}__" for s in task.site.split("+"))
+    return task.site, task.seed, "" if address in (home, task.site) else address
 
 
 def experience(learner, memory, rollouts, rng, args):

@@ -332,6 +332,9 @@ def test_a_batch_keeps_the_groups_that_can_be_compared():
     player = Playing([win, loss])
     crps.collect(learner, buffer, player, [task(5)], replace(args, count_restored=True))
     assert player.steps == 2 * 6 and learner.restored == 4 * 3  # or all of it
+    player = Playing([win, (None, "a")])  # of one nobody could say what it was worth
+    (group,) = crps.collect(learner, buffer, player, [task(5)], args)
+    assert [t.place for t in group.rollouts] == [0] and player.steps == 2 * 3 and learner.restored == 6 * 3
     assert not crps.collect(learner, buffer, Playing([None, None]), [task(5)], args)
     assert not buffer  # a start that cannot be brought back
 

@@ -733,6 +733,29 @@ def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_a
     assert asked == [["b", "c"], ["c"]]
 
 
+def test_a_task_that_starts_elsewhere_shows_no_first_page_of_the_site():
+    """On the real sites some tasks start deep inside; what a generator writes starts at the site's own start."""
+    site = Task("a", "gitlab", "list the issues", 3, config={"start_url": "__GITLAB__"})
+    deep = webrl.replace(site, config={"start_url": "__GITLAB__/byteblaze/a11y"})
+    both = webrl.replace(site, site="gitlab+reddit", config={"start_url": "__GITLAB__ |AND| __REDDIT__"})
+    own = webrl.replace(site, site="http://x.org/deep", config={"start_url": "http://x.org/deep"})
+    memory, asked = webrl.Memory(set(), []), []
+    for task, page in ((deep, "an issue"), (site, "a list of projects"), (both, "two tabs"), (own, "one's own")):
+        step = Step([1], [2], [-0.5], 0, page, "exit()")
+        memory.add([Trajectory(task, 0, 0, [step], verdict=0.0, policy="test before")], "rollouts")
+    prompt = lambda instruction, steps, obs: obs["text"]  # noqa: E731
+    player = SimpleNamespace(first_pages=lambda tasks: asked.append(tasks) or [], prompt=prompt)
+    learner = SimpleNamespace(critic=SimpleNamespace(values=lambda states: states))
+    written = [webrl.evolved_task(SimpleNamespace(task_from_text=lambda *_: None), "go", t) for t in (deep, both, own)]
+    assert webrl.start_values(learner, memory, player, [*written, deep], webrl.Args()) == [
+        "a list of projects",
+        "two tabs",
+        "one's own",
+        "an issue",
+    ]
+    assert asked == [[]]
+
+
 def test_a_judge_that_is_silent_now_and_then_stops_no_run():
     env = SimpleNamespace(fork=lambda: None)
     player = Player(env, None, None, None, None, None, num_envs=4, max_new_tokens=1)
