@@ -4,7 +4,7 @@ GRPO learns nothing from a group of rollouts that all fail or all succeed. CRPS 
 rollouts from their last k steps: an easier problem with the same ending. A controller moves k so that these groups
 succeed now and fail then, until k is the whole episode and the task is mastered. Everything of the paper is in this
 file: supervised start, GRPO over trajectories (Eq. 4), success buffer (Eq. 5 to 7), suffix restarts (Eq. 8 to 12), the
-mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14), and its baselines.
+mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14); its baselines are in variants/crps.py.
 
 The paper's agents are instruct models; the tiny one learns the format from demonstrations first (--num-demos 0 for
 that need none), and answers in a shorter one. What the paper leaves open (group size, step sizes, gates) is a field of

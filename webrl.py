@@ -974,7 +974,8 @@ def finish(args, player, learner, memory, test_tasks):
     if after:
         run.summary(memory.before, after, control, known_result(args))
     if parallel.is_main():
-        print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+        page = view.Args(run=str(run.path), judge_threshold=args.orm_threshold)
+        print(f"Episodes    {view.write(run.path, page)}")
         print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 

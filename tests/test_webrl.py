@@ -814,6 +814,16 @@ def test_a_judge_that_is_silent_now_and_then_stops_no_run(tiny, monkeypatch):
     assert webrl.judged(learner, player, rollouts, none, pays=True) == rollouts
 
 
+def test_the_page_of_episodes_has_the_judges_threshold(monkeypatch):
+    shown = []
+    monkeypatch.setattr(webrl, "evaluate", lambda *_: [])
+    monkeypatch.setattr(webrl.view, "write", lambda path, args: shown.append((args.run, args.judge_threshold)))
+    monkeypatch.setattr(webrl.plot, "write", lambda args: [])
+    player = SimpleNamespace(run=SimpleNamespace(path="runs/x", log=lambda *_: None), steps=0)
+    webrl.finish(make_args(orm_threshold=0.8, control=False), player, None, webrl.Memory(set(), []), [])
+    assert shown == [("runs/x", 0.8)]
+
+
 def test_without_a_generator_the_environment_says_what_is_feasible():
     env, args = envs.make("arena-v1/shop"), make_args()
     task = env.tasks("train")[0]
