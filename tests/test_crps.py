@@ -601,8 +601,12 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
     (dict(batch_size=0), "--batch-size"),
     (dict(demos="nowhere"), "no such file"),
     (dict(engine="http://x"), "--lora-rank"),
+    (dict(env_id="arena", data_dir="x"), "--data-dir: arena"),
+    (dict(data_dir="nowhere"), "nowhere"),
+    (dict(screenshots=True), "there is no picture of it"),
 ])  # fmt: skip
-def test_wrong_flags_are_one_line(flags, message):
+def test_wrong_flags_are_one_line(flags, message, tmp_path):
     with pytest.raises(UsageError, match=message) as error:
-        crps.main(make_args(**flags))
+        crps.main(make_args(**flags, runs_dir=str(tmp_path)))
     assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())  # nothing was begun
