@@ -4,7 +4,7 @@ GRPO learns nothing from a group of rollouts that all fail or all succeed. CRPS 
 rollouts from their last k steps: an easier problem with the same ending. A controller moves k so that these groups
 succeed now and fail then, until k is the whole episode and the task is mastered. Everything of the paper is in this
 file: supervised start, GRPO over trajectories (Eq. 4), success buffer (Eq. 5 to 7), suffix restarts (Eq. 8 to 12), the
-mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14), and its baselines.
+mixture of fresh and replayed groups (Eq. 13), the diagnostics (Eq. 14); its baselines are in variants/crps.py.
 
 The paper's agents are instruct models; the tiny one learns the format from demonstrations first (--num-demos 0 for
 that need none), and answers in a shorter one. What the paper leaves open (group size, step sizes, gates) is a field of
@@ -21,7 +21,6 @@ Args with its source. docs/crps.md lists every difference and says why.
 import math
 import random
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal
@@ -38,8 +37,9 @@ from common.lm.net import Net, value_net
 from common.lm.run import run_main
 from common.lm.session import check_flags, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import Trajectory, prompt_lengths, read_demos, steps_of
+from common.replay import Trajectory, read_demos, steps_of
 from tools import plot, view
+from variants.crps import Algorithm, other_algorithms, rejection_fine_tune, set_gae, update_critic
 
 
 @own_first
@@ -206,24 +206,6 @@ def group_advantages(rewards, eps=1e-6):
     return (rewards - rewards.mean()) / (rewards.std(correction=0) + eps)
 
 
-def leave_one_out_advantages(rewards):
-    """RLOO (Kool et al. 2019): each reward minus the mean of the group's others. [G] -> [G], zero for a single one."""
-    size = len(rewards)
-    if size < 2:
-        return torch.zeros_like(rewards)
-    return rewards - (rewards.sum() - rewards) / (size - 1)
-
-
-def gae(rewards, values, gamma=1.0, lam=0.95):
-    """Generalised advantage estimation (Schulman et al. 2016) over an episode's steps; V after the end is 0.
-    rewards, values [T] -> [T]."""
-    advantages, advantage, next_value = torch.zeros_like(values), 0.0, 0.0
-    for t in reversed(range(len(values))):
-        advantage = rewards[t] + gamma * next_value - values[t] + gamma * lam * advantage
-        advantages[t], next_value = advantage, values[t]
-    return advantages
-
-
 def policy_loss(logprobs, old_logprobs, advantages, clip_eps=0.2):
     """PPO's clipped objective of every token, to be minimised. logprobs, old_logprobs [N, L]; advantages [N], each for
     all tokens of its answer -> [N, L]."""
@@ -238,24 +220,8 @@ def kl_k3(logprobs, ref_logprobs):
     return log_ratio.exp() - 1 - log_ratio
 
 
-@dataclass(frozen=True)
-class Algorithm:
-    """What --algorithm names: `advantages(rewards)` of a group's rollouts, [G] -> [G], or a `critic`'s (GAE); whether
-    it `plays`, and whether it `updates` the policy after every batch."""
-
-    advantages: Callable | None = None
-    critic: bool = False
-    plays: bool = True
-    updates: bool = True
-
-
-ALGORITHMS = {
-    "grpo": Algorithm(group_advantages),
-    "rloo": Algorithm(leave_one_out_advantages),
-    "ppo": Algorithm(critic=True),
-    "rft": Algorithm(updates=False),  # plays first, and fine-tunes on what succeeded
-    "sft": Algorithm(plays=False, updates=False),
-}
+# what --algorithm names; one of your own is a row
+ALGORITHMS = {"grpo": Algorithm(group_advantages)} | other_algorithms()
 
 
 def initial_suffix(accuracy, length, beta_min, beta_max, k_min, k_max):
@@ -425,12 +391,12 @@ def save(learner, buffer, player):
 
 
 def restore(learner, buffer, player, args):
-    """Everything as it was at the run's last checkpoint."""
+    """Everything as it was at the run's last checkpoint; the start's test episodes."""
     run, state = player.run, player.run.resumed.state
     vars(learner).update(state["counts"])
     if learner.iteration < 0:  # stopped before there was anything to go on from
         run.start_over()
-        return
+        return []
     make_learner(learner, args)
     net.restore(run.resumed, learner.nets(), learner.rng)
     for offset, mastered, extreme, k, length, rate in state["buffer"]:
@@ -439,6 +405,7 @@ def restore(learner, buffer, player, args):
         buffer[trace.task.task_id] = Entry(trace, offset, controller, mastered, extreme)
     player.set_state(state["player"])
     player.publish(learner.actor.model)
+    return [t for t in run.trajectories if t.kind == "test before"]
 
 
 def make_learner(learner, args):
@@ -563,31 +530,13 @@ def set_advantages(groups, learner, args):
     """Each step's advantage into its `advantage`: its trajectory's within the group (GRPO, RLOO), or GAE (PPO)."""
     algorithm = ALGORITHMS[args.algorithm]
     if algorithm.critic:
-        set_gae(groups, learner, args)
+        set_gae([t for group in groups for t in group.rollouts], learner.critic, args, group_advantages)
         return
     for group in groups:
         rewards = torch.tensor([t.reward for t in group.rollouts])
         for trajectory, advantage in zip(group.rollouts, algorithm.advantages(rewards).tolist(), strict=True):
-            for step in trajectory.steps[trajectory.prefix :]:
+            for step in steps_of([trajectory]):
                 step.advantage = advantage
-
-
-def set_gae(groups, learner, args):
-    """GAE by the critic before its update, normalised over the batch; `value` becomes the critic's target."""
-    trajectories = [t for group in groups for t in group.rollouts]
-    own = steps_of(trajectories)
-    values = learner.critic.values([step.prompt_ids for step in own], as_probability=False)
-    values = iter(values)  # in the order of the steps
-    for trajectory in trajectories:
-        steps = trajectory.steps[trajectory.prefix :]
-        value = torch.tensor([next(values) for _ in steps])
-        rewards = torch.zeros(len(steps))
-        rewards[-1] = trajectory.reward  # Eq. 2
-        for step, advantage, v in zip(steps, gae(rewards, value, args.gamma, args.gae_lambda).tolist(), value.tolist()):
-            step.advantage, step.value = advantage, advantage + v
-    advantages = torch.tensor([step.advantage for step in own])
-    for step, advantage in zip(own, group_advantages(advantages).tolist(), strict=True):
-        step.advantage = advantage
 
 
 def update_actor(learner, groups, player, args):
@@ -640,20 +589,6 @@ def update_actor(learner, groups, player, args):
     }
 
 
-def update_critic(learner, groups, args):
-    """Squared error of V and GAE's returns; the mean loss."""
-    steps = steps_of(t for group in groups for t in group.rollouts)
-
-    def loss_sum(part):
-        values = learner.critic.value_logits([step.prompt_ids for step in part])
-        targets = torch.tensor([step.value for step in part], device=values.device)
-        return 0.5 * ((values - targets) ** 2).sum()
-
-    batches = learn.shuffled(steps, args.batch_size, args.update_epochs, learner.rng)
-    losses, _ = learner.critic.descend(loss_sum, batches, prompt_lengths)
-    return mean_loss(losses, "critic")
-
-
 # ------------------------------------------------------------------------------------------------------------ the loop
 def collect(learner, buffer, player, train_tasks, args):
     """A batch of groups, played: those with at least half of their rollouts, all begun with the same observation. An
@@ -663,12 +598,12 @@ def collect(learner, buffer, player, train_tasks, args):
     starts = [group.start() for group in groups for _ in range(args.group_size)]
     seed = args.seed * 100_000 + learner.iteration
     rollouts = player.play(tasks, args.temperature, seed, "rollouts", learner.iteration, starts)
-    rollouts = [t for t in rollouts if t.verdict is not None]  # the others' outcome is not known
     for trajectory in rollouts:
-        trajectory.reward = float(trajectory.verdict)  # Eq. 2
-        groups[trajectory.place // args.group_size].rollouts.append(trajectory)
         learner.restored += trajectory.prefix
         player.steps += len(trajectory.steps) - (0 if args.count_restored else trajectory.prefix)
+        if trajectory.verdict is not None:  # else nobody knows its outcome
+            trajectory.reward = float(trajectory.verdict)  # Eq. 2
+            groups[trajectory.place // args.group_size].rollouts.append(trajectory)
     for group in groups:
         if group.entry is not None and not group.rollouts:
             buffer.pop(group.task.task_id, None)
@@ -759,15 +694,13 @@ def main(args):
 
 
 def make_env(args, tokenizer):
-    """The environment, with what only web pages need."""
-    name, options = args.env_id.partition("/")[0], {}
-    if name in ("webshop", "webshop-pages", "alfworld"):
-        options["data_dir"] = args.data_dir
-    elif args.data_dir:
+    """The environment, with what it alone has."""
+    name = args.env_id.partition("/")[0]
+    options = {"data_dir": args.data_dir} if name in ("webshop", "webshop-pages", "alfworld") else {}
+    if args.data_dir and not options:
         raise UsageError(f"--data-dir: {args.env_id} has no files of its own")
-    if name in ("webshop", "alfworld"):
+    if name in TEMPLATES:
         options["format"] = "original" if is_chat(tokenizer, args.prompt_format) else "compact"
-        return envs.make(args.env_id, **options)
     return envs.make(
         args.env_id,
         page_tokens=args.page_tokens,
@@ -779,13 +712,17 @@ def make_env(args, tokenizer):
 
 
 def train(args, env, player, learner, buffer):
-    """Algorithm 1: fine-tuning, then batch after batch of groups, fresh ones and restarts from suffixes."""
+    """Sections 3.4 to 3.6: fine-tuning, then batch after batch of groups, fresh ones and restarts from suffixes."""
     run, (train_tasks, eval_tasks, test_tasks) = player.run, tasks_of(env, args)
-    before = begin(args, player, learner, buffer, train_tasks, test_tasks)
-    updates = ALGORITHMS[args.algorithm].updates
+    run.say(f"run folder {run.path}")
+    before, updates = [], ALGORITHMS[args.algorithm].updates
+    if run.resumed:
+        before = restore(learner, buffer, player, args)
+    if learner.iteration < 0:
+        before = start_actor(learner, buffer, player, train_tasks, test_tasks, args)
     while not finished(learner, player, args):
         learner.iteration += 1
-        groups = collect(learner, buffer, player, train_tasks, args)
+        groups = collect(learner, buffer, player, train_tasks, args)  # Eq. 13, 8
         if not groups:
             run.say("warning: no group of this batch began alike, or kept half of its rollouts: nothing to train on")
         rollouts = [t for group in groups for t in group.rollouts]
@@ -793,12 +730,13 @@ def train(args, env, player, learner, buffer):
         with run.timer("training"):
             metrics = rollout_metrics(rollouts) | group_metrics(groups) | player.metrics()
             metrics["groups/dropped"] = args.groups_per_iteration - len(groups)
+            # Eq. 5 to 7, 9: what enters the buffer; Eq. 10 to 12: how long suffixes are next
             metrics |= replay_metrics(learner, buffer, groups, dict(zip(rollouts, offsets, strict=True)), args)
             if updates:
-                set_advantages(groups, learner, args)
+                set_advantages(groups, learner, args)  # Eq. 4
                 metrics |= update_actor(learner, groups, player, args)
             if learner.critic is not None:
-                metrics["losses/critic_loss"] = update_critic(learner, groups, args)
+                metrics["losses/critic_loss"] = update_critic(learner.critic, steps_of(rollouts), learner.rng, args)
         if updates:
             player.version += 1
             player.publish(learner.actor.model)
@@ -837,17 +775,6 @@ def tasks_of(env, args):
             f"{args.env_id}: no training task has a check of its own, and nothing else says what succeeded"
         )
     return train_tasks, eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
-
-
-def begin(args, player, learner, buffer, train_tasks, test_tasks):
-    """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes."""
-    run = player.run
-    run.say(f"run folder {run.path}")
-    if run.resumed:
-        restore(learner, buffer, player, args)
-    if learner.iteration < 0:
-        return start_actor(learner, buffer, player, train_tasks, test_tasks, args)
-    return [t for t in run.trajectories if t.kind == "test before"] if args.test_before else []
 
 
 def finish(args, player, learner, buffer, before, test_tasks):
@@ -899,17 +826,6 @@ def start_actor(learner, buffer, player, train_tasks, test_tasks, args):
     run.log({**metrics, "charts/iteration": 0}, player.steps)
     save(learner, buffer, player)
     return before
-
-
-def rejection_fine_tune(learner, player, args):
-    """RFT: fine-tuning on the demonstrations and on every success of the run's rollouts."""
-    good = [t for t in player.run.trajectories if t.kind == "demo" or (t.kind == "rollout" and t.reward)]
-    with player.run.timer("training"):
-        loss = learner.actor.fine_tune(steps_of(good), args)
-    learner.tuned = True
-    player.version += 1
-    player.publish(learner.actor.model)
-    player.run.log({"losses/sft_loss": loss, "charts/iteration": learner.iteration}, player.steps)
 
 
 if __name__ == "__main__":

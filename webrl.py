@@ -42,8 +42,17 @@ from common.lm.run import run_main
 from common.lm.session import base_model, check_flags, load_actor, session
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import prompt_lengths, read_demos, read_labelled, steps_of
+from envs.webarena import AND
 from tools import plot, view
-from variants.webrl import Variant, other_variants
+from variants.webrl import (
+    OTHER_PROMPTS,
+    Variant,
+    known_result,
+    other_variants,
+    released_chat_prompt,
+    released_prompt,
+    tiny_values,
+)
 
 
 @own_first
@@ -236,31 +245,6 @@ class Args(RunArgs):
     too: a gain without this control is no gain"""
 
 
-# And elsewhere than in the shop that the above was found on: more templates want more demonstrations (five of each);
-# where no reward model has been trained before, a run's own begins with the base model.
-TWO_SITES = dict(num_demos=260, sft_epochs=8)
-MORE_SITES = dict(num_demos=835, sft_epochs=8)
-FIVE_SITES = dict(
-    orm_model_id="assets/orm-v2",
-    orm_data="assets/orm-v2/labelled.jsonl.gz",
-    orm_episodes=6304,
-    orm_demos=200,
-)
-NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm_epochs=3)
-# What five seeds of the tiny preset say (docs/webrl.md), and its summary with them.
-AS_MUCH = """Over five seeds of this preset Filtered BC (the same command with --loss sft) gains as much as Eq. 12, or
-more: what gains here is learning from what the judge accepts (docs/webrl.md)."""
-
-
-def variant(args):
-    """What the environment changes of the tiny preset."""
-    if args.preset != "tiny" or not llm.is_tiny(args.model_id) or args.env_id == Args.env_id:
-        return {}
-    if args.env_id.startswith("arena-v1"):
-        return TWO_SITES
-    return MORE_SITES | (FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL)
-
-
 # ------------------------------------------------------------------------------------------------------- the equations
 def advantages(values, reward, gamma=0.9, lam=0.5):
     """Eq. 15 (Eq. 8 at gamma = 1): advantages of one trajectory's actions.
@@ -335,7 +319,7 @@ class Memory:
     rollouts: list = field(default_factory=list)  # on training and generated instructions
     replay_buffer: list = field(default_factory=list)
     failure_set: list = field(default_factory=list)  # tasks
-    start_pages: dict = field(default_factory=dict)  # (site, seed of its world) -> what its first page says
+    start_pages: dict = field(default_factory=dict)  # `start_of` a task -> what its first page says
 
     def add(self, trajectories, start_buffer):
         """Take in trajectories whose rewards are set, each by what it was played for."""
@@ -344,7 +328,7 @@ class Memory:
                 self.labelled.append(t)
             if t.kind != "demo":
                 first = {"text": t.steps[0].observation, "error": "", "url": t.steps[0].url}
-                self.start_pages.setdefault((t.task.site, t.task.seed), first)
+                self.start_pages.setdefault(start_of(t.task), first)
             elif start_buffer == "both":
                 self.replay_buffer.append(t)
             if t.kind == "test before":
@@ -450,25 +434,7 @@ need later (# Note: ...): of earlier pages you see nothing else.
 - Where the page says "tabs 1 of 2" you see the first of two tabs: a task may need them all.
 - Do not repeat what changed nothing: try another way. A page that is still loading needs a Wait.
 - Do not refuse the task and ask nobody. When it is done, or cannot be done, exit."""
-END = "<|eot_id|>"
-USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("user", "assistant"))
-
-
-def released_prompt(tokenizer, instruction, actions, html):
-    """The string that the released checkpoints were trained on: one round a step, of which only the last holds its
-    page; Llama 3's headers in every model. History and page together are cut to 15,872 characters."""
-    texts = instruction, html, *actions
-    instruction, html, *actions = (llm.without_special_tokens(tokenizer, text) for text in texts)
-    history = "".join(
-        f"Round {i}\n\n{END}{USER}\n{'** Simplified html **' if i else instruction}\n\n{END}{ASSISTANT}\n{action}\n\n"
-        for i, action in enumerate(actions)
-    )
-    html = html[: max(0, 16384 - 512 - len(history))]
-    now = f"Round {len(actions)}\n\n{END}{USER}\n{html}\n\n{END}{ASSISTANT}\n"
-    return f"Task Instruction: {instruction}\n\n{history}{now}"
-
-
-RELEASED_ORM_SYSTEM_PROMPT = (  # the released ORM's, word for word
+ORM_SYSTEM_PROMPT = (  # the released ORM's, word for word
     "You are an expert in evaluating the performance of a website navigation agent. The agent is designed to help a "
     "human user navigate the website to complete a task. Given the user’s intent, the agent's action history, and the "
     "final state of the screen, your goal is to decide whether the agent’s execution is successful or not. You must "
@@ -484,13 +450,8 @@ def orm_prompt(tokenizer, trajectory, page_first, prompt_format="auto"):
         page = trajectory.final_observation.strip()
         text = f"The User Intent:\n{trajectory.task.instruction.strip()}\n\nAction History:\n{actions}"
         text += f"\nThe Current Screenshot:\n{page}"
-        if prompt_format != "webrl":
-            ids = llm.chat_prompt(tokenizer, RELEASED_ORM_SYSTEM_PROMPT, text)
-        else:
-            text = llm.without_special_tokens(tokenizer, text)
-            system = f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{RELEASED_ORM_SYSTEM_PROMPT}{END}"
-            text = f"{system}{USER}\n\n{text}{END}{ASSISTANT}\n\n"
-            ids = tokenizer.encode(text, add_special_tokens=False)
+        chat_prompt = released_chat_prompt if prompt_format == "webrl" else llm.chat_prompt
+        ids = chat_prompt(tokenizer, ORM_SYSTEM_PROMPT, text)
         return ids, [0] * len(ids)
     actions = "".join(f"{step.action}\n" for step in trajectory.steps)
     task = f"Task Instruction: {trajectory.task.instruction}\n"
@@ -502,24 +463,17 @@ def orm_prompt(tokenizer, trajectory, page_first, prompt_format="auto"):
     return parts[0] + parts[1] + parts[2], [0] * len(parts[0]) + [1] * len(parts[1]) + [0] * len(parts[2])
 
 
-GENERATION_PROMPTS = {
-    1: """You write tasks for an assistant that works on the web site "{site}". Write practical tasks that people would
-really give it there. Let the Given Tasks inspire you: stay in their domain but be more varied; keep about their
-difficulty, a little easier or harder at times; be realistic and possible. Use only names (places, people, products)
-that occur in the Given Tasks and invent none. Vary the wording. Put every task in back quotes.
+PER_REQUEST = 10  # tasks that a generator is shown
+GENERATION_PROMPT = """You write tasks for an assistant that works on the web site "{site}". Write practical tasks that
+people would really give it there. Let the Given Tasks inspire you: stay in their domain but be more varied; keep about
+their difficulty, a little easier or harder at times; be realistic and possible. Use only names (places, people,
+products) that occur in the Given Tasks and invent none. Vary the wording. Put every task in back quotes.
 Given Tasks:
-{tasks}""",
-    2: """Here are tasks on the web site "{site}" at which an assistant failed. For each one write a new task that
-trains the same skill: a simpler relative, a rewording that says exactly what is wanted, or a variation with
-another name taken from the list. Nothing may need what the site does not offer. Put every task in back quotes.
-Failed tasks:
-{tasks}""",
-    3: """Act as the author of a curriculum for a web agent on "{site}". From the examples below derive new tasks: some
-with one requirement less, some with one more, some that combine two of them. Keep to the names in the examples, be
-concrete, and be sure that the site can do it. Put every task in back quotes.
-Examples:
-{tasks}""",
-}
+{tasks}"""
+REWRITING_PROMPT = """Say each of these tasks for a web agent in other words. What is asked for stays the same, and so
+does every name, number and quoted text. Put every new task in back quotes, in the order of the old ones.
+Tasks:
+{tasks}"""
 FEASIBILITY_PROMPT = """Can this task be done on the web site "{site}" with what such a site offers (its pages, search,
 forms and the account that is logged in), without e-mail, outside services or functions the site does not have?
 Task: {task}
@@ -534,12 +488,17 @@ def vary_instructions(env, failures, rng, args):
         return [(proposed, task) for task in rng.choices(failures, k=64) for proposed in env.vary(task, rng)]
     one = rng.choice(failures)  # the names in one request must all exist in one world
     given = [task for task in failures if (task.site, task.seed) == (one.site, one.seed)]
-    given = rng.sample(given, min(10, len(given)))
-    listing = "\n".join(task.instruction for task in given)
-    prompt = GENERATION_PROMPTS[args.generator_prompt].format(site=one.site, tasks=listing)
+    given = rng.sample(given, min(PER_REQUEST, len(given)))
+    prompt = OTHER_PROMPTS.get(args.generator_prompt, GENERATION_PROMPT)
+    return [(text, rng.choice(given)) for text in written(prompt, given, args)]
+
+
+def written(prompt, tasks, args):
+    """What the generator's model writes on these tasks: the texts that it puts in back quotes."""
+    listing = "\n".join(task.instruction for task in tasks)
+    prompt = prompt.format(site=tasks[0].site, tasks=listing)
     reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
-    texts = [text.strip() for text in re.findall(r"`+([^`]+)`+", reply)]
-    return [(text, rng.choice(given)) for text in texts if text]
+    return [text.strip() for text in re.findall(r"`+([^`]+)`+", reply) if text.strip()]
 
 
 def feasible(task, args):
@@ -712,8 +671,12 @@ def update_actor(learner, steps, phase, rng, args):
 
 
 # ------------------------------------------------------------------------------------------- the outcome reward model
-def judge(learner, trajectories, args):
-    """The ORM's opinion of each trajectory, P(YES), into its `judged`: None where a served one does not answer."""
+def judged(learner, player, trajectories, args, pays=False):
+    """The judge's opinion of each trajectory, P(YES), into its `judged`: the ORM's, or a served one's; where there is
+    neither (yet) nobody is asked. Returns those whose outcome is known: by the judge alone where it `pays`, else by
+    a check, too. Where a served judge gave no answer on one that needs it, that is a fault."""
+    if learner.orm is None and not args.judge.startswith("http"):
+        return [t for t in trajectories if pays or t.verdict is not None]
     tokenizer = learner.actor.tokenizer
     prompts = [orm_prompt(tokenizer, t, args.orm_page_first, args.prompt_format)[0] for t in trajectories]
     if learner.orm is not None:
@@ -722,12 +685,12 @@ def judge(learner, trajectories, args):
         scores = orm.ask_p_yes(args.judge, [tokenizer.decode(prompt) for prompt in prompts])
     for trajectory, score in zip(trajectories, scores, strict=True):
         trajectory.judged = score
-
-
-def has_judge(learner, args):
-    """Whether there is one beside the environment: a served one always is; an ORM of our own is there from phase 1 on,
-    and where no training task has a check from the beginning."""
-    return learner.orm is not None or args.judge.startswith("http")
+    needed = [t for t in trajectories if pays or t.verdict is None]
+    lost = {t for t in needed if t.judged is None}
+    for t in parallel.share(needed) if lost else ():
+        player.faults.record(EnvFault("the judge did not answer YES or NO") if t in lost else None)
+        player.faults.dropped += t in lost
+    return [t for t in trajectories if t not in lost]
 
 
 def train_orm(learner, labelled, epochs, args):
@@ -748,10 +711,19 @@ def labelled_episodes(memory, args):
     return [t for t in memory.labelled if t not in unwanted]
 
 
-def rewritten(env, task, rng):
-    """A training task with another instruction (B.3), by `env.vary`, that has a true check; as it is where none has."""
-    proposed = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
-    return rng.choice([other for other in proposed if envs.has_check(env, other)] or [task])
+def rewritten(env, tasks, rng, args):
+    """Training tasks with other instructions and true checks (B.3): the generator says each in other words, so that its
+    check holds; without one `env.vary` writes others, with checks of their own. What came to nothing stays as it is."""
+    made = []
+    for start in range(0, len(tasks) if args.generator else 0, PER_REQUEST):
+        part = tasks[start : start + PER_REQUEST]
+        texts = written(REWRITING_PROMPT, part, args)
+        whole = len(texts) == len(part)  # else nobody knows which text is whose
+        made += [replace(task, instruction=text) for task, text in zip(part, texts)] if whole else part
+    for task in () if args.generator else tasks:
+        others = [evolved_task(env, proposal, task) for proposal in env.vary(task, rng)]
+        made.append(rng.choice([other for other in others if envs.has_check(env, other)] or [task]))
+    return made
 
 
 def start_orm(learner, memory, player, train_tasks, args):
@@ -760,19 +732,20 @@ def start_orm(learner, memory, player, train_tasks, args):
     wanted = max(0, args.orm_episodes - len(labelled_episodes(memory, args)) - len(memory.earlier))
     for temperature, share in ((0.0, 0.6), (1.5 * args.temperature, 0.4)):
         tasks = draw_tasks(train_tasks, int(share * wanted), learner.rng)
-        if args.curriculum and not args.generator:  # the environment can; what it writes will be judged
-            tasks = [rewritten(player.envs[0], task, learner.rng) for task in tasks]
+        if args.curriculum:  # whose instructions the ORM will judge
+            tasks = rewritten(player.envs[0], tasks, learner.rng, args)
         played = player.play(tasks, temperature, args.seed + 77, f"ORM data, T={temperature:g}")
         keep(player.run, memory, played, args)
     own = labelled_episodes(memory, args)
     missing = min(len(memory.earlier), max(0, args.orm_episodes - len(own)))
     rollouts = own + learner.rng.sample(memory.earlier, missing)
-    instructions = sorted({t.task.instruction for t in rollouts})
+    asked = {t: (t.task.config or {}).get("intent", t.task.instruction) for t in rollouts}  # before it was rewritten
+    instructions = sorted(set(asked.values()))
     unseen = set(learner.rng.sample(instructions, len(instructions) // 10))
-    held = [t for t in rollouts if t.task.instruction in unseen]
+    held = [t for t in rollouts if asked[t] in unseen]
     with player.run.timer("training"):
-        loss = train_orm(learner, [t for t in rollouts if t.task.instruction not in unseen], args.orm_epochs, args)
-        judge(learner, held, args)
+        loss = train_orm(learner, [t for t in rollouts if asked[t] not in unseen], args.orm_epochs, args)
+        judged(learner, player, held, args)
     return {"orm/loss": loss, "orm/labelled": len(rollouts)} | orm.judge_metrics(held, "orm_start", args.orm_threshold)
 
 
@@ -815,43 +788,29 @@ def keep(run, memory, trajectories, args):
 def evaluate(learner, memory, player, tasks, name, phase, args):
     """Greedy episodes at seeds that are the same for every run, judged where there is an ORM (for logging, and where no
     true verdict is known)."""
-    trajectories = player.play(tasks, 0.0, 1234, name, phase)
-    if has_judge(learner, args):
-        judge(learner, trajectories, args)
-    trajectories = without_unknown(learner, player, trajectories, args)
+    trajectories = judged(learner, player, player.play(tasks, 0.0, 1234, name, phase), args)
     keep(player.run, memory, trajectories, args)
     return trajectories
 
 
-def without_unknown(learner, player, trajectories, args):
-    """Those whose outcome is known, by a check or the judge. Where the judge was lost, that is a fault."""
-    checked = [t for t in trajectories if t.verdict is not None]
-    unchecked = [t for t in trajectories if t.verdict is None]
-    return checked + (without_unjudged(player, unchecked) if has_judge(learner, args) else [])
-
-
-def without_unjudged(player, trajectories):
-    """Those that the judge has judged. Where it was lost there is no verdict and no reward: a fault."""
-    judged = [trajectory for trajectory in trajectories if trajectory.judged is not None]
-    if len(judged) < len(trajectories):
-        for trajectory in parallel.share(trajectories):
-            lost = trajectory.judged is None
-            player.faults.record(EnvFault("the judge did not answer YES or NO") if lost else None)
-            player.faults.dropped += lost
-    return judged
-
-
 def start_values(learner, memory, player, tasks, args):
-    """The critic's value of each task's start page, as seen in an earlier episode of the same world, or in a visit to
+    """The critic's value of each task's start page, as seen in an earlier episode that started there, or in a visit to
     it. A page that cannot be reached has none: 0, and the filter turns the task away."""
     pages = memory.start_pages
-    unseen = {(task.site, task.seed): task for task in tasks if (task.site, task.seed) not in pages}
+    unseen = {start_of(task): task for task in tasks if start_of(task) not in pages}
     visited = zip(unseen, player.first_pages(list(unseen.values())), strict=True)
-    pages.update({world: page for world, page in visited if page is not None})
-    seen = [task for task in tasks if (task.site, task.seed) in pages]
-    states = [player.prompt(task.instruction, [], pages[task.site, task.seed]) for task in seen]
+    pages.update({start: page for start, page in visited if page is not None})
+    seen = [task for task in tasks if start_of(task) in pages]
+    states = [player.prompt(task.instruction, [], pages[start_of(task)]) for task in seen]
     values = iter(learner.critic.values(states))
-    return [next(values) if (task.site, task.seed) in pages else 0.0 for task in tasks]
+    return [next(values) if start_of(task) in pages else 0.0 for task in tasks]
+
+
+def start_of(task):
+    """Where a task's episodes start: its site, the world's seed, and the address if it is not the site's own start,
+    which is where instructions without a check start."""
+    address, home = (task.config or {}).get("start_url", ""), AND.join(f"__{s.upper()}__" for s in task.site.split("+"))
+    return task.site, task.seed, "" if address in (home, task.site) else address
 
 
 def experience(learner, memory, rollouts, rng, args):
@@ -951,7 +910,15 @@ def main(args):
 def train(args, env, player, learner):
     """Algorithm 1, and the evaluations around it."""
     run, (train_tasks, eval_tasks, test_tasks) = player.run, tasks_of(env, args)
-    memory = begin(args, player, learner, train_tasks, test_tasks)  # lines 1 to 7
+    known = {(t.instruction, t.site, t.seed) for t in train_tasks}
+    memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
+    run.say(f"run folder {run.path}")
+    if run.resumed:
+        restore(learner, memory, player, args)
+    if learner.phase < -1:  # line 1
+        start_actor(learner, memory, player, train_tasks, args)
+    if learner.phase < 0:  # lines 2 to 7
+        start_memory(learner, memory, player, train_tasks, test_tasks, args)
     for phase in range(learner.phase + 1, args.num_phases + 1):
         # lines 9 to 14: instructions
         tasks, counts = phase_tasks(learner, memory, player, env, train_tasks, phase, args)
@@ -959,9 +926,7 @@ def train(args, env, player, learner):
         rollouts = player.play(tasks, args.temperature, args.seed * 1000 + phase, f"phase {phase}", phase)
         player.steps += sum(len(t.steps) for t in rollouts)
         with run.timer("training"):
-            if has_judge(learner, args):
-                judge(learner, rollouts, args)
-                rollouts = without_unjudged(player, rollouts)
+            rollouts = judged(learner, player, rollouts, args, pays=True)
             for trajectory in rollouts:
                 trajectory.reward = outcome_reward(trajectory, args.judge, args.orm_threshold)
             metrics = rollout_metrics(rollouts) | orm.judge_metrics(rollouts, "orm", args.orm_threshold)
@@ -998,20 +963,6 @@ def tasks_of(env, args):
     return train_tasks, env.tasks("eval")[: args.eval_tasks], env.tasks("test")[: args.test_tasks]
 
 
-def begin(args, player, learner, train_tasks, test_tasks):
-    """Lines 1 to 7, or the run as it was at its last checkpoint: the Memory that the phases go on with."""
-    known = {(t.instruction, t.site, t.seed) for t in train_tasks}
-    memory = Memory(known, read_labelled(args.orm_data) if args.judge == "orm" and args.orm_data else [])
-    player.run.say(f"run folder {player.run.path}")
-    if player.run.resumed:
-        restore(learner, memory, player, args)
-    if learner.phase < -1:
-        start_actor(learner, memory, player, train_tasks, args)
-    if learner.phase < 0:
-        start_memory(learner, memory, player, train_tasks, test_tasks, args)
-    return memory
-
-
 def finish(args, player, learner, memory, test_tasks):
     """The control, the test, the summary and the pages."""
     run = player.run
@@ -1021,10 +972,10 @@ def finish(args, player, learner, memory, test_tasks):
     metrics |= evaluation_metrics(control, "test_control")
     run.log({**metrics, "charts/phase": args.num_phases}, player.steps)
     if after:
-        as_measured = args.preset == "tiny" and args.env_id == Args.env_id and not args.curriculum
-        run.summary(memory.before, after, control, AS_MUCH if as_measured and args.loss == "paper" else "")
+        run.summary(memory.before, after, control, known_result(args))
     if parallel.is_main():
-        print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
+        page = view.Args(run=str(run.path), judge_threshold=args.orm_threshold)
+        print(f"Episodes    {view.write(run.path, page)}")
         print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
@@ -1062,9 +1013,7 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     tasks = draw_tasks(train_tasks, args.start_episodes, learner.rng)
     start = player.play(tasks, args.temperature, args.seed, "start-up")
     unchecked = [t for t in start if t.verdict is None]
-    if unchecked and has_judge(learner, args):
-        judge(learner, unchecked, args)
-    start = without_unknown(learner, player, start, args)
+    start = [t for t in start if t.verdict is not None] + judged(learner, player, unchecked, args)
     for t in start:
         t.reward = outcome_reward(t, args.judge if t.verdict is None else "env", args.orm_threshold)
     keep(run, memory, start, args)
@@ -1127,4 +1076,4 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
 
 
 if __name__ == "__main__":
-    run_main(lambda: main(parse_args(Args, variant=variant)))
+    run_main(lambda: main(parse_args(Args, variant=tiny_values)))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import crps
+import variants.crps as variants
 from common.errors import UsageError
 from common.lm import learn, llm
 from common.lm.args import values_of
@@ -46,7 +47,7 @@ def test_a_group_of_equal_rewards_says_nothing(reward, size):
 
 @given(outcomes_)
 def test_leave_one_out_is_the_mean_of_the_others(rewards):
-    got = crps.leave_one_out_advantages(torch.tensor(rewards)).tolist()
+    got = variants.leave_one_out_advantages(torch.tensor(rewards)).tolist()
     expected = [r - fmean(rewards[:i] + rewards[i + 1 :]) for i, r in enumerate(rewards)]
     assert got == pytest.approx(expected, abs=1e-5)
 
@@ -58,7 +59,7 @@ steps_ = st.lists(st.tuples(st.floats(-1, 1), st.floats(-1, 1)), min_size=1, max
 @settings(deadline=None)
 def test_gae_is_the_weighted_sum_of_temporal_differences(steps, gamma, lam):
     rewards, values = ([step[i] for step in steps] for i in (0, 1))
-    got = crps.gae(torch.tensor(rewards), torch.tensor(values), gamma, lam)
+    got = variants.gae(torch.tensor(rewards), torch.tensor(values), gamma, lam)
     following = [*values[1:], 0.0]
     deltas = [r + gamma * after - v for r, v, after in zip(rewards, values, following, strict=True)]
     for t in range(len(steps)):
@@ -68,8 +69,8 @@ def test_gae_is_the_weighted_sum_of_temporal_differences(steps, gamma, lam):
 
 def test_gae_ends():
     rewards, values = torch.tensor([0.0, 0.0, 1.0]), torch.tensor([0.2, 0.5, 0.4])
-    torch.testing.assert_close(crps.gae(rewards, values, 1.0, 1.0), 1.0 - values)  # the return minus V
-    torch.testing.assert_close(crps.gae(rewards, values, 0.9, 0.0), torch.tensor([0.25, -0.14, 0.6]))
+    torch.testing.assert_close(variants.gae(rewards, values, 1.0, 1.0), 1.0 - values)  # the return minus V
+    torch.testing.assert_close(variants.gae(rewards, values, 0.9, 0.0), torch.tensor([0.25, -0.14, 0.6]))
 
 
 @given(st.lists(st.tuples(st.floats(-4, 0), st.floats(-4, 0)), min_size=1, max_size=6), st.floats(-2, 2))
@@ -332,6 +333,9 @@ def test_a_batch_keeps_the_groups_that_can_be_compared():
     player = Playing([win, loss])
     crps.collect(learner, buffer, player, [task(5)], replace(args, count_restored=True))
     assert player.steps == 2 * 6 and learner.restored == 4 * 3  # or all of it
+    player = Playing([win, (None, "a")])  # of one nobody could say what it was worth
+    (group,) = crps.collect(learner, buffer, player, [task(5)], args)
+    assert [t.place for t in group.rollouts] == [0] and player.steps == 2 * 3 and learner.restored == 6 * 3
     assert not crps.collect(learner, buffer, Playing([None, None]), [task(5)], args)
     assert not buffer  # a start that cannot be brought back
 
@@ -361,7 +365,7 @@ class PlayerStub(Player):
 
 
 def test_a_group_that_lost_its_others_says_nothing():
-    for estimate in (crps.group_advantages, crps.leave_one_out_advantages):
+    for estimate in (crps.group_advantages, variants.leave_one_out_advantages):
         assert estimate(torch.tensor([1.0])).tolist() == [0.0]
     assert crps.group_advantages(torch.tensor([])).tolist() == []
 
@@ -507,7 +511,7 @@ def test_ppo_values_states_and_normalises_over_the_batch(tiny):
             values = torch.stack([critic.value_logits([s.prompt_ids])[0] for s in steps])
         rewards = torch.zeros(len(steps))
         rewards[-1] = t.reward
-        advantages = crps.gae(rewards, values, 0.9, 0.8)
+        advantages = variants.gae(rewards, values, 0.9, 0.8)
         torch.testing.assert_close(torch.tensor([s.value for s in steps]), advantages + values, atol=1e-5, rtol=1e-4)
         raw += advantages.tolist()
         got += [s.advantage for s in steps]
@@ -527,7 +531,8 @@ def test_the_critic_learns_the_returns(tiny):
     targets = [(s.prompt_ids, s.value) for g in groups for t in g.rollouts for s in t.steps[t.prefix :]]
     with torch.no_grad():
         errors = [(critic.value_logits([prompt]).item() - value) ** 2 / 2 for prompt, value in targets]
-    losses = [crps.update_critic(learner, groups, args) for _ in range(20)]
+    steps = crps.steps_of(t for group in groups for t in group.rollouts)
+    losses = [variants.update_critic(critic, steps, learner.rng, args) for _ in range(20)]
     assert losses[0] == pytest.approx(fmean(errors), rel=1e-4)  # a mean over the steps of this batch
     assert losses[-1] < 0.5 * losses[0]
 
@@ -596,8 +601,12 @@ def test_the_chat_prompt_is_the_paper_s(env_id, words, monkeypatch):
     (dict(batch_size=0), "--batch-size"),
     (dict(demos="nowhere"), "no such file"),
     (dict(engine="http://x"), "--lora-rank"),
+    (dict(env_id="arena", data_dir="x"), "--data-dir: arena"),
+    (dict(data_dir="nowhere"), "nowhere"),
+    (dict(screenshots=True), "there is no picture of it"),
 ])  # fmt: skip
-def test_wrong_flags_are_one_line(flags, message):
+def test_wrong_flags_are_one_line(flags, message, tmp_path):
     with pytest.raises(UsageError, match=message) as error:
-        crps.main(make_args(**flags))
+        crps.main(make_args(**flags, runs_dir=str(tmp_path)))
     assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())  # nothing was begun

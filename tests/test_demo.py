@@ -14,7 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+import webrl
 from benchmarks.once import soak
+from common.errors import UsageError
+from common.lm.args import parse_args
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from tests import glossary
@@ -23,8 +26,8 @@ from webrl import Args
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = """--num-demos 6 --sft-epochs 1 --orm-episodes 16 --orm-epochs 1 --start-episodes 8 --instructions-per-phase 6
---num-phases 2 --eval-tasks 3 --test-tasks 4 --num-envs 3 --orm-data= --curriculum""".split()
-
+--num-phases 2 --eval-tasks 2 --test-tasks 2 --num-envs 3 --max-new-tokens 32 --orm-data= --curriculum""".split()
+LEAST = "--num-demos 3 --start-episodes 2 --eval-tasks 0 --test-tasks 1 --num-phases 1".split()  # of all but a phase
 PAID = Args.orm_threshold
 
 
@@ -42,7 +45,6 @@ def play_run(tmp_path, *flags, env=None, code=0):
 @pytest.mark.parametrize(
     "flags, says",
     [
-        (["--no-such-flag"], "no-such-flag"),
         (["--model-id", "no/such/model/folder"], "no model at"),
         (["--model-id", "nowhere/model"], "hub cannot be reached"),
         (["--env-id", "nowhere"], "there is no such environment"),
@@ -62,13 +64,23 @@ def play_run(tmp_path, *flags, env=None, code=0):
         (["--generator", "http://127.0.0.1:9/v1"], "127.0.0.1:9"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path, monkeypatch, flags, says):
+def test_bad_input_is_one_line(tmp_path, monkeypatch, flags, says):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
-    out, err = play_run(tmp_path, *flags, code=2)
-    assert says in err
-    assert "Traceback" not in err
-    if flags != ["--no-such-flag"]:  # tyro draws a box with a suggestion
-        assert len(err.strip().splitlines()) == 1, err
+    with pytest.raises(UsageError) as error:
+        webrl.main(
+            parse_args(Args, [*SMALL, "--cpu-threads", "0", "--runs-dir", str(tmp_path), *flags], webrl.tiny_values)
+        )
+    assert says in str(error.value) and len(str(error.value).splitlines()) == 1
+    assert not list(tmp_path.iterdir())  # nothing was begun
+
+
+@pytest.mark.parametrize(
+    "flag, lines", [("--no-such-flag", None), ("--beta=0", 1)]
+)  # tyro draws a box with a suggestion
+def test_bad_input_ends_with_exit_code_2(tmp_path, flag, lines):
+    out, err = play_run(tmp_path, flag, code=2)
+    assert flag.split("=")[0] in err and "Traceback" not in err
+    assert lines is None or len(err.strip().splitlines()) == lines, err
 
 
 def test_an_orm_with_another_tokenizer_is_refused_before_anything_is_played(tmp_path):
@@ -129,7 +141,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
     assert sorted(t.task.task_id for t in control) == sorted(
         t.task.task_id for t in episodes if t.policy == "test after"
     )
-    assert rows[-1]["test_control/episodes"] == 4 and rows[-1]["time/control"] > 0
+    assert rows[-1]["test_control/episodes"] == 2 and rows[-1]["time/control"] > 0
     checkpoints = list((run / "checkpoints").iterdir())
     assert len(checkpoints) == 2 and all((c / "actor" / "config.json").exists() for c in checkpoints)
     check_a_checkpoint_can_be_trained_on(tmp_path, checkpoints[-1] / "actor")
@@ -137,7 +149,7 @@ def test_the_whole_method_runs_with_chromium_killed_on_the_way(tmp_path):
 
 def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
     url = soak.judge_server(soak.Args(silent=0.0, neither=3), Counter())
-    play_run(tmp_path, "--judge", url, "--num-phases", "1")
+    play_run(tmp_path, *LEAST, "--judge", url)
     (run,) = tmp_path.iterdir()
     rollouts = [t for t in TrajectoryStore(run / "trajectories.jsonl") if t.policy == "phase 1"]
     assert len(rollouts) == 4  # every third answer was neither YES nor NO
@@ -145,7 +157,7 @@ def test_a_served_judge_pays_and_its_silence_is_no_reward(tmp_path):
 
 
 def test_filtered_behaviour_cloning_runs_on_training_instructions_and_the_true_verdict(tmp_path):
-    play_run(tmp_path, "--loss", "sft", "--no-curriculum", "--judge", "env", "--num-phases", "1", "--no-replay")
+    play_run(tmp_path, *LEAST, "--loss", "sft", "--no-curriculum", "--judge", "env", "--no-replay")
     (run,) = tmp_path.iterdir()
     rows = read_metrics(run)
     assert not any(name.startswith(("orm", "losses/critic", "replay")) for row in rows for name in row)
@@ -191,7 +203,7 @@ def in_background():
 
 @pytest.mark.parametrize("sent, before", [(signal.SIGINT, in_foreground), (signal.SIGTERM, in_background)])
 def test_ctrl_c_leaves_a_checkpoint(tmp_path, sent, before):
-    command = [sys.executable, "webrl.py", *SMALL, "--runs-dir", str(tmp_path)]
+    command = [sys.executable, "webrl.py", *SMALL, *LEAST, "--start-episodes", "8", "--runs-dir", str(tmp_path)]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with subprocess.Popen(command, cwd=ROOT, preexec_fn=before, **pipes) as process:
         for line in process.stdout:

@@ -20,8 +20,9 @@ from tests.test_llm import halving_model
 from tools import play
 
 ROOT = Path(__file__).resolve().parent.parent
-SMALL = """--num-demos 24 --sft-epochs 2 --cpu-threads 2 --num-envs 16 --groups-per-iteration 2 --group-size 4
---iterations 1 --total-steps 0 --eval-every 9 --test-tasks 6 --max-steps 6 --save-every 1""".split()
+SMALL = """--num-demos 16 --sft-epochs 1 --cpu-threads 2 --num-envs 8 --groups-per-iteration 2 --group-size 4
+--iterations 1 --total-steps 0 --eval-every 9 --test-tasks 2 --max-steps 6 --max-new-tokens 16 --kl-coef 0.01
+--save-every 1""".split()
 # what the user changes in the copy: a loss, a flag, a metric, the prompt
 CHANGES = (
     (

@@ -441,7 +441,6 @@ def test_other_errors_keep_their_traceback():
 
 
 def test_wilson():
-    from scipy.stats import binomtest
 
     # Newcombe 1998, table I: 81/263 and 0/20
     assert wilson(81, 263) == pytest.approx((81 / 263, 0.2553, 0.3662), abs=1e-4)

@@ -568,7 +568,8 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
     parts = {}
 
     def note(name):
-        def call(learner, trajectories, *_):
+        def call(*given):
+            trajectories = next(some for some in given if isinstance(some, list))
             parts[name] = {t.task.instruction for t in trajectories}
             for t in trajectories:
                 t.judged = 0.5
@@ -577,7 +578,7 @@ def test_the_orms_held_out_tenth_is_of_instructions_that_it_never_saw(tiny, monk
         return call
 
     monkeypatch.setattr(webrl, "train_orm", note("trained"))
-    monkeypatch.setattr(webrl, "judge", note("held"))
+    monkeypatch.setattr(webrl, "judged", note("held"))
     run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=lambda _: None))
     player = SimpleNamespace(run=run, play=lambda *_: [])
     learner = webrl.Learner(net_of(*tiny, make_args()), random.Random(0))
@@ -610,7 +611,7 @@ def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
     """B.3; by an environment whose tasks cannot be done where they end in 5 or 7."""
     own = [Task(f"{i}", "shop", "buy", 15, config={"eval": {}}) for i in range(200)]
     rng = random.Random(0)
-    made = [webrl.rewritten(Sites(), task, rng) for task in own]
+    made = webrl.rewritten(Sites(), own, rng, make_args())
     assert all(task.config is not None for task in made)
     assert all(task.instruction.startswith("buy ") and not task.instruction.endswith(("5", "7")) for task in made)
 
@@ -618,7 +619,7 @@ def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
         def task_from_text(self, text, like):
             return None
 
-    assert webrl.rewritten(Silent(), own[0], rng) == own[0]
+    assert webrl.rewritten(Silent(), own, rng, make_args()) == own
     played, labels = [], []
     player = SimpleNamespace(envs=[Sites()], play=lambda tasks, *_: played.append(tasks) or [])
     player.run = SimpleNamespace(timer=Timer(), trajectories=SimpleNamespace(append=labels.append))
@@ -627,11 +628,41 @@ def test_the_orms_instructions_are_rewritten_where_that_has_a_check():
         learner = SimpleNamespace(rng=random.Random(0), orm=None)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(webrl, "train_orm", lambda *_: 0.0)
-            patch.setattr(webrl, "judge", lambda *_: None)
+            patch.setattr(webrl, "judged", lambda *_: None)
             webrl.start_orm(learner, webrl.Memory(set(), []), player, own, args)
         words = {task.instruction for tasks in played for task in tasks}
         assert ("buy" not in words) is curriculum
         played.clear()
+
+
+def test_a_generator_says_the_orms_instructions_in_other_words(monkeypatch):
+    """What the task checks stays; where an answer lacks a task nobody knows which is whose, and all ten stay."""
+    own = [Task(f"{i}", "shop", f"buy {i}", 15, config={"eval": {}, "intent": f"buy {i}"}) for i in range(25)]
+    asked = []
+
+    def ask(url, model, prompt, flag):
+        given = prompt.partition("Tasks:\n")[2].split("\n")
+        asked.append(len(given))
+        return "Of course.\n" + "\n".join(f"- `please {text}`" for text in given if text != "buy 13")
+
+    monkeypatch.setattr(webrl.serve, "ask", ask)
+    args = make_args(generator="http://x", curriculum=True)
+    made = webrl.rewritten(Sites(), own, random.Random(0), args)
+    assert asked == [10, 10, 5]
+    for i, (before, task) in enumerate(zip(own, made, strict=True)):
+        words = before.instruction if 10 <= i < 20 else f"please {before.instruction}"
+        assert task == webrl.replace(before, instruction=words)
+    # what is held out of the ORM's training is not trained on in other words
+    both = [Trajectory(task, 0, 0, [], verdict=1.0, kind="label") for task in own + made]
+    trained = []
+    monkeypatch.setattr(webrl, "train_orm", lambda learner, labelled, *_: trained.extend(labelled) or 0.0)
+    monkeypatch.setattr(webrl, "judged", lambda *_: None)
+    player = SimpleNamespace(envs=[Sites()], run=SimpleNamespace(timer=Timer(), trajectories=[]), play=lambda *_: [])
+    player.run.trajectories = SimpleNamespace(append=lambda _: None)
+    learner = SimpleNamespace(rng=random.Random(0), orm=None)
+    webrl.start_orm(learner, webrl.Memory(set(), [], labelled=both), player, own, args)
+    kept = Counter(t.task.task_id for t in trained)
+    assert len(kept) == 23 and set(kept.values()) == {2}
 
 
 def test_digirls_buffer_holds_its_newest_steps_and_replayed_demonstrations_are_counted(tiny, monkeypatch):
@@ -733,15 +764,64 @@ def test_the_first_page_of_a_world_is_looked_at_once_and_one_that_a_fault_kept_a
     assert asked == [["b", "c"], ["c"]]
 
 
-def test_a_judge_that_is_silent_now_and_then_stops_no_run():
+def test_a_task_that_starts_elsewhere_shows_no_first_page_of_the_site():
+    """On the real sites some tasks start deep inside; what a generator writes starts at the site's own start."""
+    site = Task("a", "gitlab", "list the issues", 3, config={"start_url": "__GITLAB__"})
+    deep = webrl.replace(site, config={"start_url": "__GITLAB__/byteblaze/a11y"})
+    both = webrl.replace(site, site="gitlab+reddit", config={"start_url": "__GITLAB__ |AND| __REDDIT__"})
+    own = webrl.replace(site, site="http://x.org/deep", config={"start_url": "http://x.org/deep"})
+    memory, asked = webrl.Memory(set(), []), []
+    for task, page in ((deep, "an issue"), (site, "a list of projects"), (both, "two tabs"), (own, "one's own")):
+        step = Step([1], [2], [-0.5], 0, page, "exit()")
+        memory.add([Trajectory(task, 0, 0, [step], verdict=0.0, policy="test before")], "rollouts")
+    prompt = lambda instruction, steps, obs: obs["text"]  # noqa: E731
+    player = SimpleNamespace(first_pages=lambda tasks: asked.append(tasks) or [], prompt=prompt)
+    learner = SimpleNamespace(critic=SimpleNamespace(values=lambda states: states))
+    written = [webrl.evolved_task(SimpleNamespace(task_from_text=lambda *_: None), "go", t) for t in (deep, both, own)]
+    assert webrl.start_values(learner, memory, player, [*written, deep], webrl.Args()) == [
+        "a list of projects",
+        "two tabs",
+        "one's own",
+        "an issue",
+    ]
+    assert asked == [[]]
+
+
+def test_a_judge_that_is_silent_now_and_then_stops_no_run(tiny, monkeypatch):
     env = SimpleNamespace(fork=lambda: None)
     player = Player(env, None, None, None, None, None, num_envs=4, max_new_tokens=1)
-    judged = [SimpleNamespace(judged=0.7 if i >= 30 else None) for i in range(250)]  # the lost ones together
-    random.Random(0).shuffle(judged)
-    assert len(webrl.without_unjudged(player, judged)) == 220 and player.faults.faults == player.faults.dropped == 30
+    learner, args = webrl.Learner(net_of(*tiny, make_args()), None), make_args(judge="http://x")
+    scores = [0.7 if i >= 30 else None for i in range(250)]  # the lost ones together
+    random.Random(0).shuffle(scores)
+    monkeypatch.setattr(webrl, "orm_prompt", lambda *_: ([], []))
+    monkeypatch.setattr(tiny[1], "decode", str, raising=False)
+    monkeypatch.setattr(webrl.orm, "ask_p_yes", lambda url, prompts: scores[: len(prompts)])
+    rollouts = [trajectory(random.Random(i), 1, 1.0) for i in range(250)]
+    paid = webrl.judged(learner, player, rollouts, args, pays=True)
+    assert [t.judged for t in paid] == [0.7] * 220 and player.faults.faults == player.faults.dropped == 30
     assert len(player.faults.recent) == 100 and 0.02 < player.faults.rate < 0.2
     state = json.loads(json.dumps(player.state()))
-    assert webrl.without_unjudged(player, judged[:0]) == [] and player.state() == state
+    assert webrl.judged(learner, player, rollouts[:0], args, pays=True) == [] and player.state() == state
+    # an evaluation counts what a check knows, whatever the judge says
+    assert webrl.judged(learner, player, rollouts, args) == rollouts and player.state() == state
+    for t in rollouts[::2]:
+        t.verdict = None
+    assert webrl.judged(learner, player, rollouts, args) == [t for t in rollouts if t.verdict or t.judged]
+    assert player.faults.faults == 30 + sum(score is None for score in scores[::2])
+    # without a judge of either kind
+    none = make_args(judge="env")
+    assert webrl.judged(learner, player, rollouts, none) == rollouts[1::2]
+    assert webrl.judged(learner, player, rollouts, none, pays=True) == rollouts
+
+
+def test_the_page_of_episodes_has_the_judges_threshold(monkeypatch):
+    shown = []
+    monkeypatch.setattr(webrl, "evaluate", lambda *_: [])
+    monkeypatch.setattr(webrl.view, "write", lambda path, args: shown.append((args.run, args.judge_threshold)))
+    monkeypatch.setattr(webrl.plot, "write", lambda args: [])
+    player = SimpleNamespace(run=SimpleNamespace(path="runs/x", log=lambda *_: None), steps=0)
+    webrl.finish(make_args(orm_threshold=0.8, control=False), player, None, webrl.Memory(set(), []), [])
+    assert shown == [("runs/x", 0.8)]
 
 
 def test_without_a_generator_the_environment_says_what_is_feasible():
@@ -775,7 +855,7 @@ def test_error_types_follow_their_rules():
 
 # ----------------------------------------------------------------------------------------------------------- arguments
 def parse(argv):
-    return parse_args(webrl.Args, argv, webrl.variant)
+    return parse_args(webrl.Args, argv, webrl.tiny_values)
 
 
 def test_the_tiny_preset_knows_where_a_reward_model_was_trained_before():

@@ -1,4 +1,5 @@
-"""What webrl.py's --loss may name besides the paper's own: its baselines, its ablations, the released code."""
+"""What webrl.py has besides the paper's own: what else --loss may name (baselines, ablations, the released code), the
+released checkpoints' format, other prompts for a generator, the tiny preset where it is not in the shop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -6,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
+import envs
+from common.lm import llm
 from digirl import step_advantages
 
 
@@ -115,3 +118,76 @@ def passed(steps, quantile):
     scores = {step.trajectory: step.trajectory.reward - step.trajectory.steps[0].value for step in steps}
     bar = torch.quantile(torch.tensor(list(scores.values()), dtype=torch.float64), quantile).item()
     return [step for step in steps if scores[step.trajectory] >= bar and step.advantage > 0]
+
+
+# ---------------------------------------------------------------------------------- the released checkpoints' format
+END = "<|eot_id|>"
+USER, ASSISTANT = (f"<|start_header_id|>{role}<|end_header_id|>" for role in ("user", "assistant"))
+
+
+def released_prompt(tokenizer, instruction, actions, html):
+    """The string that the released checkpoints were trained on: one round a step, of which only the last holds its
+    page; Llama 3's headers in every model. History and page together are cut to 15,872 characters."""
+    texts = instruction, html, *actions
+    instruction, html, *actions = (llm.without_special_tokens(tokenizer, text) for text in texts)
+    history = "".join(
+        f"Round {i}\n\n{END}{USER}\n{'** Simplified html **' if i else instruction}\n\n{END}{ASSISTANT}\n{action}\n\n"
+        for i, action in enumerate(actions)
+    )
+    html = html[: max(0, 16384 - 512 - len(history))]
+    now = f"Round {len(actions)}\n\n{END}{USER}\n{html}\n\n{END}{ASSISTANT}\n"
+    return f"Task Instruction: {instruction}\n\n{history}{now}"
+
+
+def released_chat_prompt(tokenizer, system, user):
+    """`llm.chat_prompt` as the released ORM has it: Llama 3's headers, whatever the tokenizer's template."""
+    user = llm.without_special_tokens(tokenizer, user)
+    text = f"<|begin_of_text|><|start_header_id|>system<|end_header_id|>\n\n{system}{END}"
+    text += f"{USER}\n\n{user}{END}{ASSISTANT}\n\n"
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+# ------------------------------------------------------------- ours; the paper has its own as pictures (Figures 19, 20)
+OTHER_PROMPTS = {
+    2: """Here are tasks on the web site "{site}" at which an assistant failed. For each one write a new task that
+trains the same skill: a simpler relative, a rewording that says exactly what is wanted, or a variation with
+another name taken from the list. Nothing may need what the site does not offer. Put every task in back quotes.
+Failed tasks:
+{tasks}""",
+    3: """Act as the author of a curriculum for a web agent on "{site}". From the examples below derive new tasks: some
+with one requirement less, some with one more, some that combine two of them. Keep to the names in the examples, be
+concrete, and be sure that the site can do it. Put every task in back quotes.
+Examples:
+{tasks}""",
+}
+
+# ---------------------------------------------------- the tiny preset, whose values in webrl.py were found in the shop
+SHOP = "arena-v1/shop"
+# Elsewhere more templates want more demonstrations (five of each); where no reward model has been trained before, a
+# run's own begins with the base model.
+TWO_SITES = dict(num_demos=260, sft_epochs=8)
+MORE_SITES = dict(num_demos=835, sft_epochs=8)
+FIVE_SITES = dict(
+    orm_model_id="assets/orm-v2",
+    orm_data="assets/orm-v2/labelled.jsonl.gz",
+    orm_episodes=6304,
+    orm_demos=200,
+)
+NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm_epochs=3)
+
+
+def tiny_values(args):
+    """What the environment changes of the tiny preset."""
+    if args.preset != "tiny" or not llm.is_tiny(args.model_id) or args.env_id == SHOP:
+        return {}
+    if args.env_id.startswith("arena-v1"):
+        return TWO_SITES
+    return MORE_SITES | (FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL)
+
+
+def known_result(args):
+    """What five seeds of this very preset say (docs/webrl.md), for its summary; "" for any other."""
+    if args.preset != "tiny" or args.env_id != SHOP or args.curriculum or args.loss != "paper":
+        return ""
+    return """Over five seeds of this preset Filtered BC (the same command with --loss sft) gains as much as Eq. 12, or
+more: what gains here is learning from what the judge accepts (docs/webrl.md)."""
