@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import digirl
-from common.lm import checkpoint, learn, llm
+from common.lm import checkpoint, learn, llm, rollout
 from common.lm.args import parse_args
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
@@ -155,6 +155,22 @@ def test_the_filter_goes_by_the_values_of_the_last_round(tmp_path, monkeypatch):
         monkeypatch.setattr(digirl, name, lambda *given, real=real, name=name: order.append(name) or real(*given))
     in_process(monkeypatch, tmp_path, digirl.train, "--iterations", "1", "--test-tasks", "0", "--eval-tasks", "0")
     assert order == ["filtered", "update_values", "update_actor"]
+
+
+def test_what_nobody_can_score_is_not_played_and_a_dropped_round_is_no_end(tmp_path, monkeypatch):
+    asked, real = [], rollout.Player.play
+
+    def play(player, tasks, *given):
+        asked.append(tasks)
+        return real(player, tasks, *given) if asked[1:] else []  # all of the first round was dropped
+
+    monkeypatch.setattr(digirl.envs, "has_check", lambda env, task: task.template == "weather")
+    monkeypatch.setattr(rollout.Player, "play", play)
+    flags = "--iterations 2 --num-demos 0 --test-tasks 0 --eval-tasks 0".split()
+    in_process(monkeypatch, tmp_path, digirl.train, *flags)
+    assert all(task.template == "weather" for tasks in asked for task in tasks) and list(map(len, asked)) == [4, 4, 0]
+    (run,) = tmp_path.iterdir()
+    assert [row["charts/iteration"] for row in read_metrics(run) if "rollout/reward" in row] == [2]
 
 
 def run_digirl(runs_dir, *flags, kill=None, code=0):

@@ -120,7 +120,8 @@ def parse_args(args_class, argv: Sequence[str] | None = None, variant=lambda arg
         new = RENAMED.get(old.removeprefix("no_"))
         if word.startswith("--") and new in args_class.__dataclass_fields__:
             now = "--num-demos 0" if old == "no_sft" else f"--{new.replace('_', '-')}"
-            raise UsageError(f"{word.split('=')[0]} is called {now} now")
+            unit = " and counts steps, not trajectories" if new == "buffer_steps" else ""
+            raise UsageError(f"{word.split('=')[0]} is called {now} now{unit}")
     if first.resume not in ("", "auto"):
         defaults = replace(args_class(), **_saved_args(args_class, Path(first.resume)))
         args = tyro.cli(args_class, args=argv, default=defaults)
