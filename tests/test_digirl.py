@@ -147,28 +147,24 @@ def test_an_episode_ends_where_the_task_is_done(tmp_path, monkeypatch, flag, end
     assert len(played.steps) - home >= 2 and (home == 0) == (ending == "exit")
 
 
-def test_the_filter_goes_by_the_values_of_the_last_round(tmp_path, monkeypatch):
+def test_rounds_filter_by_the_last_values_play_what_can_be_scored_and_survive_that_nothing_came(tmp_path, monkeypatch):
     """The released order: trajectories are filtered, then the values and the actor learn."""
-    order = []
+    order, asked, real_play = [], [], rollout.Player.play
     for name in ("filtered", "update_values", "update_actor"):
         real = getattr(digirl, name)
         monkeypatch.setattr(digirl, name, lambda *given, real=real, name=name: order.append(name) or real(*given))
-    in_process(monkeypatch, tmp_path, digirl.train, "--iterations", "1", "--test-tasks", "0", "--eval-tasks", "0")
-    assert order == ["filtered", "update_values", "update_actor"]
-
-
-def test_what_nobody_can_score_is_not_played_and_a_dropped_round_is_no_end(tmp_path, monkeypatch):
-    asked, real = [], rollout.Player.play
 
     def play(player, tasks, *given):
         asked.append(tasks)
-        return real(player, tasks, *given) if asked[1:] else []  # all of the first round was dropped
+        return real_play(player, tasks, *given) if asked[1:] else []  # all of the first round was dropped
 
     monkeypatch.setattr(digirl.envs, "has_check", lambda env, task: task.template == "weather")
     monkeypatch.setattr(rollout.Player, "play", play)
+    monkeypatch.setattr(digirl, "finish", lambda *given: None)
     flags = "--iterations 2 --num-demos 0 --test-tasks 0 --eval-tasks 0".split()
     in_process(monkeypatch, tmp_path, digirl.train, *flags)
-    assert all(task.template == "weather" for tasks in asked for task in tasks) and list(map(len, asked)) == [4, 4, 0]
+    assert order == ["filtered", "update_values", "update_actor"]
+    assert all(task.template == "weather" for tasks in asked for task in tasks) and list(map(len, asked)) == [4, 4]
     (run,) = tmp_path.iterdir()
     assert [row["charts/iteration"] for row in read_metrics(run) if "rollout/reward" in row] == [2]
 

@@ -24,6 +24,7 @@ from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
 from common.lm.args import parse_args
 from common.lm.evaluator import Album, Evaluator, Watched
+from common.lm.run import Run, read_metrics
 from common.lm.serve import served_model
 from common.replay import Step, Trajectory
 from distrl import Args, Learner, ReplayBuffer
@@ -238,21 +239,18 @@ def test_policy_loss_is_eq_1_and_its_gradient_has_the_right_signs():
     assert logprobs.grad.tolist() == pytest.approx(expected)
 
 
-def pushed_down(truncated):
-    """log pi of one action of five that was replayed 1,000 times with advantage -1, its behaviour policy uniform."""
-    logits, behaviour = torch.zeros(5, requires_grad=True), math.log(0.2)
+def test_how_far_a_negative_advantage_pushes_down_is_what_the_docs_say():
+    """log pi of one action of five that was replayed 1,000 times with advantage -1, its behaviour policy uniform: with
+    and without the truncated ratio, side by side."""
+    logits, behaviour, bad = torch.zeros(2, 5, requires_grad=True), math.log(0.2), torch.tensor([-1.0])
     optimizer = torch.optim.Adam([logits], lr=0.1, betas=(0.9, 0.98))
     for _ in range(1000):
-        logprob = logits.log_softmax(-1)[:1]
-        ratio = (logprob.detach() - behaviour).exp() if truncated else torch.ones(1)
         optimizer.zero_grad()
-        distrl.policy_loss(logprob, ratio, torch.tensor([-1.0]), -logprob, 0.0).backward()
+        rows = logits.log_softmax(-1)[:, :1]
+        ratios = (rows[0].detach() - behaviour).exp(), torch.ones(1)
+        sum(distrl.policy_loss(row, ratio, bad, -row, 0.0) for row, ratio in zip(rows, ratios)).backward()
         optimizer.step()
-    return logits.log_softmax(-1)[0].item()
-
-
-def test_how_far_a_negative_advantage_pushes_down_is_what_the_docs_say():
-    bounded, unbounded = pushed_down(True), pushed_down(False)
+    bounded, unbounded = logits.log_softmax(-1)[:, 0].tolist()
     assert bounded > -20 and unbounded < -200
     page = (ROOT / "docs/distrl.md").read_text()
     assert f"log pi {bounded:.1f}" in page and f"without the ratio {unbounded:.1f}" in page
@@ -513,6 +511,53 @@ def test_a_round_of_which_nothing_came_does_not_end_a_run_in_step(learner):
     host.system = SimpleNamespace(version=1, **ways)
     assert distrl.gather(host, args) and host.received == 2
     assert not distrl.gather(host, replace(args, warmup_trajectories=3))
+
+
+class NoPhones:
+    """A System whose rounds are scripted: what distrl.py's loop asks of it."""
+
+    def __init__(self, rounds):
+        self.rounds, self.version, self.steps, self.lost, self.begun = rounds, 0, 0, 0, 0
+        faults = SimpleNamespace(state=lambda: {})
+        self.players = SimpleNamespace(metrics=dict, write_timeline=lambda run: None, faults=faults)
+        self.changed, self.take, self.metrics = threading.Lock(), list, dict
+
+    def publish(self, model, version):
+        self.version = version
+
+    def over(self):
+        return not self.rounds
+
+    def play_round(self):
+        self.steps += 1
+        return self.rounds.pop(0)
+
+
+def test_filtered_bc_is_maximum_likelihood_on_successes_from_the_start_to_a_checkpoint(base, tmp_path, monkeypatch):
+    args = parse_args(
+        Args, "--algorithm filtered-bc --sync --num-demos 0 --warmup-trajectories 4 --iterations 2".split()
+    )
+    args = replace(args, batch_trajectories=2, replay_ratio=0.5, runs_dir=str(tmp_path), learning_rate=1e-3)
+    rng = random.Random(1)
+    rounds = [[(trajectory(rng, reward=float(k % 2), version=version), {}) for k in range(4)] for version in (1, 2)]
+    rounds[0][0][0].verdict = rounds[0][0][0].judged = None  # whom nobody evaluated
+    rounds.insert(1, [(trajectory(rng), {})])
+    won, batches, real = [t for played in rounds for t, _ in played if t.reward], [], distrl.update_actor
+    monkeypatch.setattr(distrl, "finish", lambda *given: None)
+    monkeypatch.setattr(distrl, "update_actor", lambda *given: batches.append(given[1]) or real(*given))
+    learner = Learner(net_of(llm.copy_network(base[0]), base[1], args), random.Random(1))
+    with Run.create(args, distrl.__file__, args.runs_dir) as run:
+        host = distrl.Host(learner, NoPhones(rounds), ReplayBuffer(1000, WEIGHTS), run)
+        distrl.train(args, host, [], [], [])
+        assert run.latest().state["counts"]["iteration"] == 2 and set(run.latest().tensors()) == {
+            "actor",
+            "rng",
+            "torch",
+        }
+    assert (host.received, host.unknown, host.system.version, learner.critics) == (9, 1, 3, {})
+    assert [len(batch) for batch in batches] == [2, 2] and all(t in won for batch in batches for t in batch)
+    rows = [row for row in read_metrics(run.path) if "charts/updates" in row]
+    assert [row["losses/trained_steps"] for row in rows] == [6, 6] and "losses/critic_loss" not in rows[1]
 
 
 def weights_of(model):
