@@ -1091,10 +1091,10 @@ def evaluate(host, tasks, name):
 def begin_evaluation(host, tasks, beside=False):
     """Begins greedy episodes at seeds that are the same for every run: the TaskList. `beside` training they are by the
     version of now, whatever the workers get meanwhile."""
-    kept = ([host.system.weights], host.system.version) if beside else ()
+    weights, version = [host.system.weights] if beside else None, host.system.version
 
     def call(worker, index):
-        return worker.play.remote(tasks[index], llm.seed_of(1234, index), 0.0, *kept)
+        return worker.play.remote(tasks[index], llm.seed_of(1234, index), 0.0, weights, version)
 
     return host.system.players.begin_each(call, len(tasks), beside)
 
@@ -1373,8 +1373,8 @@ def variant(args):
     return (RELEASED if args.released else {}) | named.defaults
 
 
-def main(args):
-    args.env_id = envs.full_name(args.env_id)
+def check_flags(args):
+    """Raises UsageError where flags make no sense, alone or together."""
     at_least_1 = """num_workers phones_per_worker max_new_tokens sft_epochs sft_batch_size iterations batch_trajectories
     batch_size micro_batch_tokens actor_epochs critic_epochs refresh_every eval_every save_every judge_images
     phone_spread"""
@@ -1390,7 +1390,6 @@ def main(args):
         raise UsageError("--buffer-steps must hold at least --batch-trajectories, of a step each")
     if args.sync and args.replay_ratio <= 0:
         raise UsageError("--sync needs --replay-ratio above 0: it says when the next round is played")
-    args.eval_beside = args.eval_beside and not args.sync
     slots = args.num_workers * args.phones_per_worker
     if args.serials and len(args.serials) != slots:
         raise UsageError(
@@ -1402,6 +1401,12 @@ def main(args):
         raise UsageError(f"--demos {args.demos}: no such file")
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
+
+
+def main(args):
+    args.env_id = envs.full_name(args.env_id)
+    check_flags(args)
+    args.eval_beside = args.eval_beside and not args.sync
     learner = load_learner(args)
     if learner.sees and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
@@ -1427,8 +1432,7 @@ def main(args):
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:
             torch.manual_seed(args.seed)
-            tested = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
-            train(args, host, train_tasks, *tested)
+            train(args, host, train_tasks, some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks))
             parallel.let_go()
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:

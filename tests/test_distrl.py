@@ -173,6 +173,7 @@ def test_a_run_of_before_goes_on_as_it_was(tmp_path):
         args = parse_args(script.Args, ["--resume", str(tmp_path)])
         assert (args.buffer_steps, args.judge_states, args.critic_max_grad_norm) == (50, False, 1.0)
         assert (args.gamma, args.max_grad_norm, args.preset) == (0.7, norm, preset)
+        assert not getattr(args, "eval_beside", False)
         if script is digirl:
             assert args.instruction_batch_size == 16  # what the field says nothing of is the preset's
         with pytest.raises(UsageError, match="called --buffer-steps now and counts steps, not trajectories$"):
