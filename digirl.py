@@ -24,10 +24,11 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import UsageError
-from common.lm import llm, net, parallel
+from common.lm import net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss
 from common.lm.net import Net, value_net
+from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task  # noqa: F401 (tools)
 from common.lm.run import run_main
 from common.lm.session import check_flags, load_actor, session
 from common.lm.stats import evaluation_metrics, rollout_metrics
@@ -221,48 +222,6 @@ def make_learner(learner, args):
     learner.values = {name: value_net(learner.actor).begin(args.critic_learning_rate) for name in names}
 
 
-# --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
-    """The agent's prompt as token ids: instruction, action history, current screen.
-
-    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
-    """
-    stop = llm.end_of_turn(tokenizer)
-    past = [[i for i in step.action_ids if i != stop] for step in steps]
-    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
-        task = agent_task(instruction, [tokenizer.decode(ids) for ids in past], obs)
-        return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
-    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page_and_error(obs)))
-    ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
-    newline = tokenizer.encode("\n", add_special_tokens=False)
-    for action in past:
-        ids += action + newline
-    return ids + tokenizer.encode(f"{page}Action:\n", add_special_tokens=False)
-
-
-def page_and_error(obs):
-    """The observation as a prompt shows it: the page, and why the last action was refused, if it was."""
-    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
-    return f"{obs['text']}\n{error}"
-
-
-def agent_task(instruction, actions, obs):
-    """What a chat model is told besides AGENT_SYSTEM_PROMPT: the instruction, its answers so far, the page."""
-    history = "".join(f"{action}\n" for action in actions)
-    return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
-
-
-AGENT_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
-the screen as text, where what can be touched has a number. Answer with one action and nothing else:
-do(action="Click", element="3"), or "Double Click", or "Right Click" for a long press
-do(action="Type", argument="some text", element="3") into a box or, a percentage, onto a slider; "Search" presses Enter
-after it
-do(action="Press", argument="Back"), or "Home", "Enter", "Recents", "Delete"
-do(action="Scroll Down"), do(action="Scroll Up"), do(action="Wait")
-exit(message="the answer, N/A if the task cannot be done, or done")
-Before it, say in a line what the element is (# Element: ...)."""
-
-
 # --------------------------------------------------------------------------------------------------------- the updates
 def filtered(learner, trajectories, args):
     """Instruction level: the trajectories that the actor gets."""
@@ -394,9 +353,10 @@ def train(args, env, player, learner):
     """Fine-tuning, then rounds: rollouts, all waited for; the values, the filters and the actor."""
     run = player.run
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
+    train_tasks = [task for task in train_tasks if envs.has_check(env, task)]  # of others nobody knows the outcome
     eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
     buffer = deque()
-    before = begin(args, env, player, learner, buffer, train_tasks, test_tasks)
+    before = begin(args, player, learner, buffer, train_tasks, test_tasks)
     while not finished(learner, args):
         begun = time.monotonic()
         learner.iteration += 1
@@ -409,6 +369,8 @@ def train(args, env, player, learner):
         run.trajectories.append(rollouts)
         player.steps += sum(len(t.steps) for t in rollouts)
         store(buffer, rollouts, args.buffer_steps)
+        if not buffer:
+            continue  # all of the first round was dropped
         metrics = rollout_metrics(rollouts) | {"replay/size": len(buffer)}
         with run.timer("training"):
             passed = filtered(learner, buffer, args)  # by the values as they were, as in the released code
@@ -440,10 +402,10 @@ def finished(learner, args):
     return enough or 0 < args.train_seconds <= learner.seconds
 
 
-def begin(args, env, player, learner, buffer, train_tasks, test_tasks):
+def begin(args, player, learner, buffer, train_tasks, test_tasks):
     """The fine-tuned start, or the run as it was at its last checkpoint; the start's test episodes. Raises UsageError
     where nothing would say what succeeded."""
-    if not any(envs.has_check(env, task) for task in train_tasks):
+    if not train_tasks:
         reason = "nothing says what succeeded: distrl.py --algorithm digirl --judge URL asks a judge"
         raise UsageError(f"{args.env_id}: no training task has a check of its own, {reason}")
     player.run.say(f"run folder {player.run.path}")

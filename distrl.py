@@ -35,6 +35,7 @@ import torch
 import torch.nn.functional as F
 
 import envs
+from common import actions
 from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -42,6 +43,7 @@ from common.lm.cluster import start_ray
 from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
+from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
 from common.lm.rollout import FaultLog, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
@@ -238,6 +240,8 @@ class Args(RunArgs):
     """tasks of the test split played at the start and at the end (the paper: 128)"""
     test_before: bool = True
     """play them at the start, too"""
+    eval_beside: bool = preset(True, tiny=False)
+    """evaluate beside training, by copies of the policy that keep their version; off: training waits, as with --sync"""
     save_every: int = preset(20, tiny=10, smoke=2)
     """iterations between two checkpoints"""
 
@@ -259,6 +263,14 @@ def repetitions(actions, screens):
     for t, now in enumerate(zip(actions, screens, strict=True)):
         counts.append(counts[-1] + 1 if t and now == (actions[t - 1], screens[t - 1]) else 0)
     return counts
+
+
+def without_comments(answer):
+    """The action in an answer, or the answer where it is none: what is said about an action makes it no other one."""
+    try:
+        return replace(actions.parse(answer), comment="")
+    except actions.ActionError:
+        return answer
 
 
 def outcome_rewards(outcomes, repeats, invalid, repeat_penalty, invalid_penalty):
@@ -366,24 +378,13 @@ ALGORITHMS = {"distrl": A_RIDE} | other_algorithms(A_RIDE)
 
 # ---------------------------------------------------------------------------------------------------- the replay buffer
 @dataclass
-class Entry:
-    """A trajectory in the buffer; what its last assessment found (`trajectory_means`), None before the first one; what
-    the filter goes by, None before the first filter."""
+class Found:
+    """What a trajectory's last assessment found, None before the first one: `means` (`trajectory_means`), and what the
+    filter goes by. `assessed`: the iteration of that assessment."""
 
-    trajectory: object
     means: tuple | None = None
     filter_value: float | None = None
-    assessed: int = -1  # the iteration of that assessment
-
-
-@dataclass
-class Assessment:
-    """What the networks make of one trajectory of T steps: lists of T, and `filter_value`, what the filter goes by."""
-
-    td_errors: list
-    ratios: list
-    entropies: list
-    filter_value: float
+    assessed: int = -1
 
 
 class ReplayBuffer:
@@ -391,54 +392,55 @@ class ReplayBuffer:
     takes the oldest ones'. `weights` are the priority's w1, w2, w3."""
 
     def __init__(self, capacity, weights):
-        self.capacity, self.weights, self.entries, self.steps = capacity, weights, [], 0
+        self.capacity, self.weights, self.found, self.steps = capacity, weights, {}, 0  # trajectory -> Found
         self.max_td = self.max_entropy = 0.0  # the largest ever seen (A.4.3)
 
     def add(self, trajectory):
-        self.entries.append(Entry(trajectory))
+        self.found[trajectory] = Found()
         self.steps += len(trajectory.steps)
-        while self.steps > self.capacity and len(self.entries) > 1:
-            self.steps -= len(self.entries.pop(0).trajectory.steps)
+        while self.steps > self.capacity and len(self.found) > 1:
+            oldest = next(iter(self.found))
+            del self.found[oldest]
+            self.steps -= len(oldest.steps)
 
-    def note(self, entries, assessments, iteration):
-        """What entries' newest assessments found."""
-        for entry, found in zip(entries, assessments, strict=True):
-            self.max_td = max(self.max_td, *map(abs, found.td_errors))
-            self.max_entropy = max(self.max_entropy, *found.entropies)
-            means = trajectory_means(*map(torch.tensor, (found.td_errors, found.ratios, found.entropies)))
-            entry.means, entry.filter_value, entry.assessed = tuple(means.tolist()), found.filter_value, iteration
+    def note(self, filter_values, iteration):
+        """The newest assessment: what it noted on the steps, and {trajectory: what the filter goes by}."""
+        for trajectory, value in filter_values.items():
+            noted = [(step.td_error, step.ratio, step.entropy) for step in trajectory.steps]
+            errors, ratios, entropies = torch.tensor(noted).T
+            self.max_td = max(self.max_td, errors.abs().max().item())
+            self.max_entropy = max(self.max_entropy, entropies.max().item())
+            means = trajectory_means(errors, ratios, entropies)
+            self.found[trajectory] = Found(tuple(means.tolist()), value, iteration)
 
-    def priorities(self, entries):
-        """[M], by the largest errors and entropies seen until now, whenever an entry was assessed: else those of
+    def priorities(self, trajectories):
+        """[M], by the largest errors and entropies seen until now, whenever a trajectory was assessed: else those of
         different times would not compare. One that never was has the largest priority of all."""
-        means = torch.tensor([entry.means or (math.nan,) * 3 for entry in entries])
+        means = torch.tensor([self.found[t].means or (math.nan,) * 3 for t in trajectories])
         found = trajectory_priorities(means, self.weights, self.max_td, self.max_entropy)
         unknown = found.isnan()
         return found.masked_fill(unknown, 1.0 if unknown.all() else found[~unknown].max().item())
 
     def usable(self, version, max_staleness):
-        """Entries none of whose steps is more than so many versions old (0: all)."""
-        if not max_staleness:
-            return self.entries
+        """Trajectories none of whose steps is more than so many versions old (0: all)."""
         oldest = version - max_staleness
-        return [e for e in self.entries if all(step.version >= oldest for step in e.trajectory.steps)]
+        return [t for t in self.found if not max_staleness or all(step.version >= oldest for step in t.steps)]
 
-    def draw(self, entries, count, alpha):
-        """So many of the entries, or all if there are fewer, none twice; by their priorities where `alpha` is above 0,
-        else uniformly."""
-        count = min(count, len(entries))
+    def draw(self, trajectories, count, alpha):
+        """So many of the trajectories, or all if there are fewer, none twice; by their priorities where `alpha` is
+        above 0, else uniformly."""
+        count = min(count, len(trajectories))
         if not count:
             return []
-        priorities = self.priorities(entries) if alpha else torch.ones(len(entries))
+        priorities = self.priorities(trajectories) if alpha else torch.ones(len(trajectories))
         chances = sampling_probabilities(priorities, alpha).clamp(min=1e-12)  # none is impossible
-        return [entries[i] for i in torch.multinomial(chances, count).tolist()]
+        return [trajectories[i] for i in torch.multinomial(chances, count).tolist()]
 
-
-def above_quantile(entries, quantile):
-    """The trajectory-level filter (section 5.1): entries whose filter value is at least this quantile of all."""
-    values = torch.tensor([entry.filter_value for entry in entries], dtype=torch.float64)
-    least = torch.quantile(values, quantile) if entries else 0.0
-    return [entry for entry, value in zip(entries, values) if value >= least]
+    def above_quantile(self, trajectories, quantile):
+        """The trajectory-level filter (section 5.1): those whose filter value is at least this quantile of all."""
+        values = torch.tensor([self.found[t].filter_value for t in trajectories], dtype=torch.float64)
+        least = torch.quantile(values, quantile) if trajectories else 0.0
+        return [t for t, value in zip(trajectories, values) if value >= least]
 
 
 # ------------------------------------------------------------------------------------------------------- the evaluator
@@ -457,25 +459,18 @@ Action: {actions}"""
 
 
 # --------------------------------------------------------------------------------------------- the workers (section 4)
-class RolloutWorker:
-    """Phones, each a coroutine that plays at its own pace, and a copy of the policy for them: the prompts that wait at
-    a moment are one batch, and weights are swapped between two batches."""
+@dataclass
+class Policy:
+    """A worker's copy of the policy: the prompts that wait at a moment are one batch, and weights are swapped between
+    two batches."""
 
-    def __init__(self, args, number):
-        import transformers
+    model: torch.nn.Module
+    reader: object
+    max_new_tokens: int
+    version: int = -1
 
-        transformers.logging.set_verbosity_error()
-        if args.cpu_threads:
-            torch.set_num_threads(args.cpu_threads)
-        self.args = args
-        self.sees = llm.sees(args.model_id)
-        self.model, self.reader = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=self.sees)
-        self.tokenizer = llm.tokenizer_of(self.reader)
-        make_judge = partial(Evaluator, args.judge, args.judge_model)
-        self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
-        self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
-        self.complete, self.version = Batcher(self._sample), -1
-        self.phones, self.free, self.rests = [make_env(args, number)], None, {}
+    def __post_init__(self):
+        self.complete = Batcher(self._sample)
 
     async def pull(self, weights, version):
         """Fetch the weights of a version, Ray's reference in a list, while the phones play on, and swap them in.
@@ -491,31 +486,64 @@ class RolloutWorker:
 
     async def _sample(self, prompts, seeds, temperature):
         sample = partial(llm.generate, self.model, self.reader, prompts, seeds)
-        return await asyncio.to_thread(sample, temperature, self.args.max_new_tokens, self.version)
+        return await asyncio.to_thread(sample, temperature, self.max_new_tokens, self.version)
 
-    async def _slot(self):
-        if self.free is None:
-            self.free = asyncio.Queue()
-            self.phones += [self.phones[0].fork() for _ in range(self.args.phones_per_worker - 1)]
-            for env in self.phones:
-                self.free.put_nowait(env)
-        return await self.free.get()
 
-    async def play(self, task, seed, temperature):
+class RolloutWorker:
+    """Phones, each a coroutine that plays at its own pace, and a copy of the policy for them; another one for
+    evaluations beside training."""
+
+    def __init__(self, args, number):
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        if args.cpu_threads:
+            torch.set_num_threads(args.cpu_threads)
+        self.args, self.sees = args, llm.sees(args.model_id)
+        model, reader = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=self.sees)
+        self.newest, self.kept = Policy(model, reader, args.max_new_tokens), None
+        self.tokenizer = llm.tokenizer_of(reader)
+        self.stops = llm.stop_ids(llm.base_of(model), self.tokenizer)
+        write = seeing_prompt if self.sees else agent_prompt
+        self.prompt = partial(write, reader, prompt_format=args.prompt_format)
+        make_judge = partial(Evaluator, args.judge, args.judge_model)
+        self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
+        self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
+        self.phones, self.free, self.rests = [make_env(args, number)], asyncio.Queue(), {}
+        self.phones += [self.phones[0].fork() for _ in range(args.phones_per_worker - 1)]
+        for env in self.phones:
+            self.free.put_nowait(env)
+
+    async def pull(self, weights, version):
+        """The newest policy is this version from now on (`Policy.pull`)."""
+        return await self.newest.pull(weights, version)
+
+    async def _keep(self, weights, version):
+        """The policy of an evaluation beside training."""
+        async with self.newest.complete.lock:  # not while it samples
+            if self.kept is None:
+                self.kept = replace(self.newest, model=llm.copy_network(self.newest.model), version=-1)
+        if self.kept.version != version:
+            await self.kept.pull(weights, version)
+        return self.kept
+
+    async def play(self, task, seed, temperature, weights=None, version=0):
         """((Trajectory, its screenshots by name) or None where the task was dropped, the faults on the way, seconds
-        that it waited for the policy)."""
+        that it waited for the policy). By the newest policy; or by the version of these weights, as of `Policy.pull`,
+        whatever is pulled meanwhile."""
+        complete = (await self._keep(weights, version) if weights else self.newest).complete
 
         async def episode(env, task, attempt, album):
             async def policy(prompt, own_seed):
                 nonlocal waited
                 begun = time.monotonic()
-                done = await self.complete(prompt, own_seed, temperature)
+                done = await complete(prompt, own_seed, temperature)
                 waited += time.monotonic() - begun
                 return done
 
             ends = partial(self._succeeded, env, album) if self.args.judge_states else None
             watched, keep = Watched(env, album), album.add
-            played = await play(watched, task, policy, self._prompt, self._decode, seed, attempt, keep, succeeded=ends)
+            played = await play(watched, task, policy, self.prompt, self._decode, seed, attempt, keep, succeeded=ends)
             if self.judge is not None and played.ending == "exit" and not played.judged:  # out of steps is a failure
                 played.judged = await self._judged(played, album)
             if self.action_judge is not None:
@@ -543,14 +571,15 @@ class RolloutWorker:
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
+        encode = partial(encode_action, self.tokenizer)
 
         async def episode(env, task, attempt, album):
-            return await demonstrate(env, task, self._prompt, self._encode, lambda action, *_: action, album.add)
+            return await demonstrate(env, task, self.prompt, encode, lambda action, *_: action, album.add)
 
         return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
-        env, log, album, trajectory = await self._slot(), FaultLog(window=10**9), Album(), None
+        env, log, album, trajectory = await self.free.get(), FaultLog(window=10**9), Album(), None
 
         async def play_once(env, task, attempt, index):
             album.clear()  # of an episode that ended in a fault nobody asks for them
@@ -568,16 +597,8 @@ class RolloutWorker:
         kept = {step.screenshot for step in trajectory.steps} if wanted else ()
         return (trajectory, {name: album.pictures[name] for name in kept if name is not None}), log
 
-    def _prompt(self, instruction, steps, obs):
-        write = seeing_prompt if self.sees else agent_prompt
-        return write(self.reader, instruction, steps, obs, self.args.prompt_format)
-
     def _decode(self, ids):
-        stops = llm.stop_ids(llm.base_of(self.model), self.tokenizer)
-        return self.tokenizer.decode([i for i in ids if i not in stops])
-
-    def _encode(self, text):
-        return encode_action(self.tokenizer, text)
+        return self.tokenizer.decode([i for i in ids if i not in self.stops])
 
     async def close(self):
         for env in reversed(self.phones):
@@ -610,73 +631,6 @@ def make_env(args, worker=0):
         options |= {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
         options["first_phone"] = worker * args.phones_per_worker
     return envs.make(args.env_id, **options)
-
-
-# --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
-    """The agent's prompt as token ids: instruction, action history, current screen.
-
-    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
-    """
-    stop = llm.end_of_turn(tokenizer)
-    past = [[i for i in step.action_ids if i != stop] for step in steps]
-    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
-        task = agent_task(instruction, [tokenizer.decode(ids) for ids in past], obs)
-        return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
-    instruction, page = (llm.without_special_tokens(tokenizer, text) for text in (instruction, page_and_error(obs)))
-    ids = tokenizer.encode(f"Task Instruction: {instruction}\nAction History:\n", add_special_tokens=False)
-    newline = tokenizer.encode("\n", add_special_tokens=False)
-    for action in past:
-        ids += action + newline
-    return ids + tokenizer.encode(f"{page}Action:\n", add_special_tokens=False)
-
-
-def page_and_error(obs):
-    """The observation as a prompt shows it: the page, and why the last action was refused, if it was."""
-    error = f'error "{obs["error"]}"\n' if obs["error"] else ""
-    return f"{obs['text']}\n{error}"
-
-
-def agent_task(instruction, actions, obs):
-    """What a chat model is told besides AGENT_SYSTEM_PROMPT: the instruction, its answers so far, the page."""
-    history = "".join(f"{action}\n" for action in actions)
-    return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
-
-
-def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
-    """The same of an agent that sees, as an llm.Prompt: the screenshot in the text's place, actions in the form of
-    Android in the Wild."""
-    tokenizer, error = processor.tokenizer, f'error "{obs["error"]}"\n' if obs["error"] else ""
-    history = "".join(f"{step.action}\n" for step in steps)
-    text = f"Task Instruction: {instruction}\nAction History:\n{history}{error}"
-    text = llm.without_special_tokens(processor, text)  # an image token would ask for a picture
-    if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
-        turns = [{"role": "system", "content": [{"type": "text", "text": SEEING_SYSTEM_PROMPT}]}]
-        turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    else:
-        text = f"{text}{processor.image_token}\nAction:\n"
-    return llm.encode(processor, text, [obs["screenshot"]])
-
-
-AGENT_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
-the screen as text, where what can be touched has a number. Answer with one action and nothing else:
-do(action="Click", element="3"), or "Double Click", or "Right Click" for a long press
-do(action="Type", argument="some text", element="3") into a box or, a percentage, onto a slider; "Search" presses Enter
-after it
-do(action="Press", argument="Back"), or "Home", "Enter", "Recents", "Delete"
-do(action="Scroll Down"), do(action="Scroll Up"), do(action="Wait")
-exit(message="the answer, N/A if the task cannot be done, or done")
-Before it, say in a line what the element is (# Element: ...)."""
-SEEING_SYSTEM_PROMPT = """You operate an Android phone to do the user's task. You see the task, your actions so far and
-the screen. Answer with one action and nothing else, in this form:
-"action_type": "DUAL_POINT", "touch_point": "[0.5000, 0.5000]", "lift_point": "[0.5000, 0.5000]", "typed_text": ""
-Points are [y, x], from 0 (top, left) to 1 (bottom, right). The types of action:
-DUAL_POINT: touch the first point, lift at the second one; the same point twice is a tap, two points are a swipe
-TYPE: put typed_text into the box that has the focus
-PRESS_BACK, PRESS_HOME, PRESS_ENTER: keys
-STATUS_TASK_COMPLETE: the task is done; where it is a question, typed_text is the answer
-STATUS_TASK_IMPOSSIBLE: the task cannot be done"""
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
@@ -741,7 +695,7 @@ class System:
 
     def _next(self, worker):
         """The next rollout, where one may begin (`Players`)."""
-        if self.players.listed is not None:  # what a run plays beside an evaluation would be for nothing
+        if self.players.listed is not None and not self.players.listed.beside:  # training waits for an evaluation
             return None
         if self.again:
             place = self.again.pop(0)
@@ -771,17 +725,17 @@ class System:
 
     # --- what the host asks for
 
-    def play_each(self, call, count):
-        """What came of `call(worker, index)` for 0 to count - 1, those that were not dropped: (trajectory, screenshots)
-        each. All workers have the newest weights first."""
-        self.settle()
-        return [played for played in self.players.play_each(call, count) if played is not None]
-
     def allow(self, count):
         """Let rollouts begin until there are `count` in all."""
         with self.changed:
             self.allowed = count
         self.players.notify()
+
+    def over(self):
+        """Whether no more is to come: all of --total-trajectories have ended and were taken."""
+        total = self.args.total_trajectories or math.inf
+        with self.changed:
+            return self.ended >= total and not self.again and not self.queue
 
     def take(self, least=0):
         """What came since the last time, in the order in which it came; waits for `least` trajectories, or until all
@@ -799,7 +753,7 @@ class System:
     def play_round(self):
         """--sync: every phone plays one episode, and the slowest is waited for. What came."""
         self.settle()
-        self.allow(self.ended + self.slots)
+        self.allow(min(self.ended + self.slots, self.args.total_trajectories or math.inf))
         return self.take(math.inf)
 
     def publish(self, model, version):
@@ -884,7 +838,8 @@ def assess(trajectory, values, ratios, outcome, args):
     outcomes = torch.zeros(len(steps))
     outcomes[-1] = outcome
     screens = [""] * len(steps) if args.repeats_anywhere else [step.hash or step.observation for step in steps]
-    repeats = torch.tensor(repetitions([step.action for step in steps], screens), dtype=torch.float32)
+    done = [without_comments(step.action) for step in steps]
+    repeats = torch.tensor(repetitions(done, screens), dtype=torch.float32)
     invalid = torch.tensor([bool(step.error) for step in steps], dtype=torch.float32)
     rewards = outcome_rewards(outcomes, repeats, invalid, args.repeat_penalty, args.invalid_penalty)
     if args.reward == "return":
@@ -892,63 +847,60 @@ def assess(trajectory, values, ratios, outcome, args):
     elif args.reward == "released":
         rewards = released_rewards(outcomes, rewards, args.gamma)
     paid = outcomes if args.corrected_rewards == "outcome" else rewards
-    corrections = torch.zeros(len(steps))
+    corrections, share = torch.zeros(len(steps)), args.target_share
     if args.v_trace:
         corrections = v_trace(td_errors(paid, values, args.gamma), ratios, args.gamma)
     elif args.retrace:
         corrections = retrace(paid, values, ratios, args.gamma, args.retrace_lambda)
+    else:
+        share = 0.0  # V is not corrected: nothing but the label is there to learn
     corrected = values + torch.cat([corrections, values.new_zeros(1)])
     baseline = corrected if args.corrected_baseline else values
     advantage = ALGORITHMS[args.algorithm].advantages(outcomes, rewards, corrected, baseline, args.gamma)
     advantage = (advantage > 0).float() if args.binarise else advantage.clamp(min=args.advantage_floor)
-    targets = critic_targets(outcomes, values, corrections, args.target_share)
+    targets = critic_targets(outcomes, values, corrections, share)
     return advantage, targets, td_errors(paid, values, args.gamma)
 
 
 @parallel.everywhere
 def assess_all(learner, trajectories, args):
-    """What the networks make of trajectories now: an Assessment for each, and its steps' `ref_logprob` (log pi now),
-    `value` (the critic's target) and `advantage`."""
-    every = steps_of(trajectories)
+    """What the networks make of trajectories now: {trajectory: what the filter goes by}, and noted on its steps
+    `ref_logprob` (log pi now), `value` (the critic's target), `advantage`, `td_error`, `ratio` (min(1, rho)) and
+    `entropy`."""
+    every, filtered = steps_of(trajectories), filter_values(learner, trajectories, args)
     scores = iter(learner.actor.score(lambda part: torch.stack(action_scores(learner.actor, part, args), dim=1), every))
     values = iter(learner.critics["critic_value"].values([learner.prompt(step) for step in every]))
-    assessments = []
-    for trajectory, filter_value in zip(trajectories, filter_values(learner, trajectories, args), strict=True):
-        steps = trajectory.steps
-        found = [next(scores) for _ in steps]
-        ratios = [math.exp(min(0.0, logprob - sum(step.logprobs))) for step, (logprob, _) in zip(steps, found)]
-        value = torch.tensor([*(next(values) for _ in steps), 0.0])
-        outcome = float(filter_value > 0.5) if args.labels == "v-traj" else trajectory.reward
-        advantage, targets, errors = assess(trajectory, value, torch.tensor(ratios), outcome, args)
-        for step, (logprob, _), a, target in zip(steps, found, advantage.tolist(), targets.tolist()):
-            step.ref_logprob, step.advantage, step.value = logprob, a, target
-        assessments.append(Assessment(errors.tolist(), ratios, [entropy for _, entropy in found], filter_value))
-    return assessments
+    for trajectory in trajectories:
+        for step in trajectory.steps:
+            step.ref_logprob, step.entropy = next(scores)
+            step.ratio = math.exp(min(0.0, step.ref_logprob - sum(step.logprobs)))
+        value = torch.tensor([*(next(values) for _ in trajectory.steps), 0.0])
+        ratios = torch.tensor([step.ratio for step in trajectory.steps])
+        outcome = float(filtered[trajectory] > 0.5) if args.labels == "v-traj" else trajectory.reward
+        found = assess(trajectory, value, ratios, outcome, args)
+        for step, noted in zip(trajectory.steps, torch.stack(found, dim=1).tolist(), strict=True):
+            step.advantage, step.value, step.td_error = noted
+    return filtered
 
 
 @parallel.everywhere
 def filter_values(learner, trajectories, args):
-    """What the filter goes by: V_traj now, or (released) the outcome minus it. A float for each trajectory."""
+    """{trajectory: what the filter goes by}: V_traj now, or (released) the outcome minus it."""
     values = learner.critics["critic_trajectory"].values([learner.end(t, args.trajectory_value) for t in trajectories])
-    if args.trajectory_value == "first":
-        return [t.reward - value for t, value in zip(trajectories, values, strict=True)]
-    return values
+    outcome_counts = args.trajectory_value == "first"
+    return {t: t.reward - v if outcome_counts else v for t, v in zip(trajectories, values, strict=True)}
 
 
 @parallel.everywhere
 def learn_values(learner, batch, chosen, version, args):
-    """The trajectories `batch` and `chosen` assessed, and the critics' update on the former. (Metrics, Assessments by
-    the trajectories' place in batch + chosen.)"""
+    """The trajectories `batch` and `chosen` assessed, and the critics' update on the former. (Metrics, {trajectory:
+    what the filter goes by}.)"""
     if not learner.critics:  # nothing is valued
-        return {}, []
-    both = batch + chosen
-    unique = list(dict.fromkeys(both))
-    assessments = dict(zip(unique, assess_all(learner, unique, args), strict=True))
-    metrics = value_metrics(batch, [assessments[t] for t in batch], args)
-    metrics |= assessment_metrics(unique, assessments, version)
+        return {}, {}
+    filtered = assess_all(learner, list(dict.fromkeys(batch + chosen)), args)
+    metrics = assessment_metrics(batch, filtered, version, args)
     targets = [step.value for step in steps_of(batch)]
-    metrics |= update_critics(learner, batch, targets, args.critic_epochs, args)
-    return metrics, [assessments[t] for t in both]
+    return metrics | update_critics(learner, batch, targets, args.critic_epochs, args), filtered
 
 
 @parallel.everywhere
@@ -1031,27 +983,21 @@ def update_actor(learner, trajectories, progress, args):
     }
 
 
-def value_metrics(trajectories, assessments, args):
-    """How well V_traj tells the outcomes apart, and the size of the TD errors."""
-    v_traj = [assessment.filter_value for assessment in assessments]
-    if args.trajectory_value == "first":
-        v_traj = [t.reward - value for t, value in zip(trajectories, v_traj)]
-    won, lost = ([v for t, v in zip(trajectories, v_traj) if bool(t.reward) == success] for success in (True, False))
-    errors = [abs(error) for assessment in assessments for error in assessment.td_errors]
-    return {"losses/trajectory_auc": auc(won, lost), "losses/td_error": sum(errors) / max(1, len(errors))}
-
-
-def assessment_metrics(trajectories, assessments, version):
-    """Advantages and ratios of the drawn steps; how far log-probs at sampling are from our own, per token, over those
-    that the newest version sampled."""
-    steps = steps_of(trajectories)
-    ratios = [ratio for t in trajectories for ratio in assessments[t].ratios]
+def assessment_metrics(batch, filtered, version, args):
+    """How well V_traj tells the outcomes of `batch` apart, and the size of its TD errors; of all the assessed steps
+    advantages, ratios, and how far log-probs at sampling are from our own, per token, where the newest version sampled
+    them."""
+    v_traj = {t: t.reward - value if args.trajectory_value == "first" else value for t, value in filtered.items()}
+    won, lost = ([v_traj[t] for t in batch if bool(t.reward) == success] for success in (True, False))
+    errors, steps = [abs(step.td_error) for step in steps_of(batch)], steps_of(filtered)
     own = [(sum(step.logprobs), step.ref_logprob, len(step.logprobs)) for step in steps if step.version == version]
     count = max(1, len(steps))
     found = {
+        "losses/trajectory_auc": auc(won, lost),
+        "losses/td_error": sum(errors) / max(1, len(errors)),
         "losses/advantage": sum(step.advantage for step in steps) / count,
         "losses/positive": sum(step.advantage > 0 for step in steps) / count,
-        "losses/ratio_before": sum(ratios) / count,
+        "losses/ratio_before": sum(step.ratio for step in steps) / count,
     }
     return found | logprob_gap(own)
 
@@ -1083,6 +1029,8 @@ class Host:
     unknown: int = 0  # among them those without a verdict
     new: list = field(default_factory=list)  # those since the last line of metrics
     seconds: float = 0.0  # in the loop, evaluations left out
+    beside: object = None  # the TaskList of an evaluation beside training, and what its line of metrics begins with
+    beside_row: dict = field(default_factory=dict)
 
 
 def save(host):
@@ -1093,18 +1041,17 @@ def save(host):
     state = {"counts": counts, "version": system.version}
     with system.changed:
         state |= {"faults": system.players.faults.state(), "lost": system.lost, "begun": system.begun}
-    state |= {"unknown": host.unknown, "seconds": host.seconds}
-    state |= {"maxima": [host.buffer.max_td, host.buffer.max_entropy]}
+    state |= {"seconds": host.seconds, "maxima": [host.buffer.max_td, host.buffer.max_entropy]}
     run.save_checkpoint(system.steps, *net.states_of(learner.nets(), learner.rng), state)
 
 
 def restore(host, args):
-    """Everything as it was at the run's last checkpoint, but for the rollouts on their way. Priorities are found anew
-    as trajectories are drawn."""
+    """Everything as it was at the run's last checkpoint, but for the rollouts on their way, and those that were dropped
+    or that nobody evaluated: they are played again. Priorities are found anew as trajectories are drawn."""
     learner, run, system = host.learner, host.run, host.system
     restore_learner(learner, run.resumed, args)
     state = run.resumed.state
-    host.unknown, host.seconds = state["unknown"], state["seconds"]
+    host.seconds = state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
     system.players.faults.set_state(state["faults"])
     system.lost = state["lost"]
@@ -1114,7 +1061,7 @@ def restore(host, args):
             host.buffer.add(trajectory)
             system.steps += len(trajectory.steps)
             missing.discard(trajectory.place)
-    system.begun, system.again = state["begun"], sorted(missing)  # dropped ones, too
+    system.begun, system.again = state["begun"], sorted(missing)
     system.ended = host.received = system.begun - len(missing)
     system.publish(learner.actor.model, state["version"])
 
@@ -1136,18 +1083,40 @@ def keep(run, played):
 
 
 def evaluate(host, tasks, name):
-    """Greedy episodes at seeds that are the same for every run: (trajectories, metrics)."""
+    """Greedy episodes by the policy of now, which all workers have first: (trajectories, metrics)."""
+    with host.run.timer("evaluation"):
+        host.system.settle()
+    return end_evaluation(host, begin_evaluation(host, tasks), name, max(0, host.learner.iteration))
+
+
+def begin_evaluation(host, tasks, beside=False):
+    """Begins greedy episodes at seeds that are the same for every run: the TaskList. `beside` training they are by the
+    version of now, whatever the workers get meanwhile."""
+    weights, version = [host.system.weights] if beside else None, host.system.version
 
     def call(worker, index):
-        return worker.play.remote(tasks[index], llm.seed_of(1234, index), 0.0)
+        return worker.play.remote(tasks[index], llm.seed_of(1234, index), 0.0, weights, version)
 
+    return host.system.players.begin_each(call, len(tasks), beside)
+
+
+def end_evaluation(host, begun, name, iteration):
+    """(Trajectories, metrics) of an evaluation, once it is over."""
     with host.run.timer("evaluation"):
-        played = host.system.play_each(call, len(tasks))
-    for trajectory, _ in played:
-        trajectory.phase, trajectory.policy, trajectory.kind = max(0, host.learner.iteration), name, name
-    keep(host.run, played)
+        played = [one for one in host.system.players.finish_each(begun) if one is not None]
     trajectories = [trajectory for trajectory, _ in played]
+    for trajectory in trajectories:
+        trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
+    keep(host.run, played)
     return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
+
+
+def log_beside(host):
+    """Log the evaluation that ran beside training, under the iteration whose policy it is of."""
+    row, begun, host.beside = host.beside_row, host.beside, None
+    _, metrics = end_evaluation(host, begun, "eval", row["charts/iteration"])
+    host.run.log(metrics | row, row["global_step"])
+    host.run.report(f"evaluation of iteration {row['charts/iteration']}", metrics, "eval/success")
 
 
 def success_of(trajectory):
@@ -1183,60 +1152,53 @@ def missing(host, args):
     needed = args.warmup_trajectories
     if args.replay_ratio:
         needed = max(needed, math.ceil((host.learner.iteration + 1) * args.batch_trajectories / args.replay_ratio))
-    return max(needed - host.received, 0 if host.new or drawable(host, args) else 1)
+    return max(needed - (host.received - host.unknown), 0 if host.new or drawable(host, args) else 1)
 
 
 def drawable(host, args):
     """What an iteration may draw from."""
-    entries = host.buffer.usable(host.system.version, args.max_staleness)
-    return entries if ALGORITHMS[args.algorithm].critics else [e for e in entries if e.trajectory.reward]
+    usable = host.buffer.usable(host.system.version, args.max_staleness)
+    return usable if host.learner.critics else [t for t in usable if t.reward]
 
 
 def gather(host, args):
     """Take what the workers have played, and wait for what the next iteration needs. False where no more is to come."""
     receive(host, host.system.take())
     while needed := missing(host, args):
-        before = host.received
-        if args.sync:
-            over = args.total_trajectories and before >= args.total_trajectories
-            receive(host, [] if over else host.system.play_round())
-        else:
-            receive(host, host.system.take(needed))
-        if host.received == before:
+        if host.system.over():
             return False
+        receive(host, host.system.play_round() if args.sync else host.system.take(needed))
     return True
 
 
 def draw(host, args):
-    """The entries of an iteration: (those for the critics, those for the actor)."""
-    buffer, alpha = host.buffer, args.priority_alpha if args.prioritised else 0.0
-    usable = drawable(host, args)
-    if not ALGORITHMS[args.algorithm].critics:
+    """The trajectories of an iteration: (those for the critics, those for the actor)."""
+    buffer, alpha, usable = host.buffer, args.priority_alpha if args.prioritised else 0.0, drawable(host, args)
+    if not host.learner.critics:
         return [], buffer.draw(usable, args.batch_trajectories, alpha=0.0)
     batch = buffer.draw(usable, args.batch_trajectories, alpha)
     if not args.filter_quantile:
         return batch, batch
-    new = [entry for entry in usable if entry.filter_value is None]
-    if new:  # V_traj looks at what came, or the filter would not hold for it
-        found = filter_values(host.learner, [entry.trajectory for entry in new], args)
-        for entry, value in zip(new, found, strict=True):
-            entry.filter_value = value
-    return batch, buffer.draw(above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
+    new = [t for t in usable if buffer.found[t].filter_value is None]
+    for t, value in filter_values(host.learner, new, args).items():  # or the filter would not hold for what came
+        buffer.found[t].filter_value = value
+    return batch, buffer.draw(buffer.above_quantile(usable, args.filter_quantile), args.batch_trajectories, alpha)
 
 
-def staleness(entries, version):
+def staleness(trajectories, version):
     """How many versions behind the drawn steps are. Metrics."""
-    lags = [version - step.version for entry in entries for step in entry.trajectory.steps]
+    lags = [version - step.version for step in steps_of(trajectories)]
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)} if lags else {}
 
 
 def refresh(host, args):
     """What was not assessed for the longest time, assessed by the newest policy and critics."""
-    entries = host.buffer.usable(host.system.version, args.max_staleness)
-    entries = sorted(entries, key=lambda entry: entry.assessed)[: args.refresh_size or None]
-    if entries:
-        assessments = assess_all(host.learner, [entry.trajectory for entry in entries], args)
-        host.buffer.note(entries, assessments, host.learner.iteration)
+    wanted = host.learner.critics and (args.prioritised or args.filter_quantile)
+    if not wanted or host.learner.iteration % args.refresh_every:
+        return
+    usable = host.buffer.usable(host.system.version, args.max_staleness)
+    oldest = sorted(usable, key=lambda t: host.buffer.found[t].assessed)[: args.refresh_size or None]
+    host.buffer.note(assess_all(host.learner, oldest, args), host.learner.iteration)
 
 
 def metrics_of_new(host):
@@ -1260,8 +1222,9 @@ def start(host, train_tasks, test_tasks, args):
     elif args.num_demos:
         tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
         with run.timer("waiting"):
-            demos = system.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
-        demos = [(t, pictures) for t, pictures in demos if t.verdict]
+            system.settle()
+            demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
+        demos = [played for played in demos if played is not None and played[0].verdict]
     if (args.demos or args.num_demos) and not demos:
         raise UsageError("there is no demonstration of a success: --demos FILE, --num-demos N, or 0 for none")
     if demos:
@@ -1288,7 +1251,7 @@ def warm_up(host, args):
     with host.run.timer("waiting"):
         if not gather(host, args):
             raise UsageError("too few of --total-trajectories could be played and evaluated for the warm-up")
-    trajectories = [entry.trajectory for entry in host.buffer.entries]
+    trajectories = list(host.buffer.found)
     success = sum(t.reward for t in trajectories) / max(1, len(trajectories))
     host.run.say(f"{len(trajectories)} trajectories to begin with, success {success:.3f}")
     with host.run.timer("training"):
@@ -1308,59 +1271,84 @@ def is_over(host, args):
     return bool(host.learner.iteration >= args.iterations or spent)
 
 
-def train(args, env, host):
-    """Fine-tuning, the iterations, and the evaluations around them."""
-    learner, system, run = host.learner, host.system, host.run
-    torch.manual_seed(args.seed)
-    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
-    eval_tasks, test_tasks = some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks)
+def train(args, host, train_tasks, eval_tasks, test_tasks):
+    """Fine-tuning and the warm-up, then the host learner's loop (Figure 3), whatever the workers play meanwhile."""
+    learner, system, run, buffer = host.learner, host.system, host.run, host.buffer
+    before = begin(host, train_tasks, test_tasks, args)
+    while not is_over(host, args):
+        begun, updates = time.monotonic(), learner.updates
+        # the queue's trajectories enter the circular buffer (section 4, Eq. 2)
+        with run.timer("waiting"):
+            if not gather(host, args):
+                break
+        learner.iteration += 1
+        with run.timer("training"):
+            # some are drawn by priority (5.3); what passes the filter by V_traj is the actor's (5.1)
+            batch, chosen = draw(host, args)
+            # V is corrected by Retrace (5.2), the advantages follow, both critics learn (5.1)
+            metrics, filtered = learn_values(learner, batch, chosen, system.version, args)
+            # the actor by Eq. 1
+            metrics |= update_actor(learner, chosen, progress_of(host, args), args)
+            # priorities by the networks of now (5.3, "periodically")
+            buffer.note(filtered, learner.iteration)
+            refresh(host, args)
+        metrics |= staleness(batch + chosen, system.version)
+        # the workers get the new policy (section 4)
+        if learner.updates > updates:
+            system.publish(learner.actor.model, system.version + 1)
+        host.seconds += time.monotonic() - begun
+        log_iteration(host, batch, chosen, metrics, eval_tasks, args)
+        if learner.iteration % args.save_every == 0:
+            save(host)
+    finish(host, before, test_tasks)
+
+
+def begin(host, train_tasks, test_tasks, args):
+    """The fine-tuned start, or the run as it was at its last checkpoint, and the warm-up; from then on the phones never
+    wait. The start's test episodes."""
+    run = host.run
     run.say(f"run folder {run.path}")
     if run.resumed:
         restore(host, args)
         before = [t for t in run.trajectories if t.kind == "test before"]
     else:
         before = start(host, train_tasks, test_tasks, args)
-    if not args.sync:  # from now on the phones never wait
-        system.allow(args.total_trajectories or math.inf)
-    if learner.iteration == 0:
+    if not args.sync:
+        host.system.allow(args.total_trajectories or math.inf)
+    if host.learner.iteration == 0:
         warm_up(host, args)
-    while not is_over(host, args):
-        begun, updates = time.monotonic(), learner.updates
-        with run.timer("waiting"):
-            if not gather(host, args):
-                break
-        learner.iteration += 1
-        with run.timer("training"):
-            # trajectories are drawn by priority and filter
-            batch, chosen = draw(host, args)
-            metrics = staleness(batch + chosen, system.version) | {"replay/size": len(host.buffer.entries)}
-            # assessed; the critics and the actor are trained
-            drawn, kept = ([entry.trajectory for entry in entries] for entries in (batch, chosen))
-            found, assessments = learn_values(learner, drawn, kept, system.version, args)
-            found |= update_actor(learner, kept, progress_of(host, args), args)
-            if assessments:
-                host.buffer.note(batch + chosen, assessments, learner.iteration)
-            wanted = learner.critics and (args.prioritised or args.filter_quantile)
-            if wanted and learner.iteration % args.refresh_every == 0:
-                refresh(host, args)
-        # and the new weights published
-        if learner.updates > updates:
-            system.publish(learner.actor.model, system.version + 1)
-        host.seconds += time.monotonic() - begun
-        warn_of_gap(run, found)
-        metrics |= found | metrics_of_new(host) | system.players.metrics() | system.metrics()
-        metrics |= {"replay/success": sum(t.reward for t in kept) / len(kept)} if kept else {}
-        metrics |= {"replay/drawn": len(batch), "charts/seconds": host.seconds}
-        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
-        if learner.iteration % args.eval_every == 0 and eval_tasks:
-            metrics |= evaluate(host, eval_tasks, "eval")[1]
-            shown = "rollout/reward replay/success staleness/mean losses/policy_loss eval/success"
-            run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, shown)
-        run.log(metrics, system.steps)
-        system.players.write_timeline(run)
-        if learner.iteration % args.save_every == 0:
-            save(host)
+    return before
+
+
+def log_iteration(host, batch, chosen, metrics, eval_tasks, args):
+    """An iteration's line of metrics, and the evaluation that is due."""
+    learner, system, run = host.learner, host.system, host.run
+    warn_of_gap(run, metrics)
+    counts = {"charts/iteration": learner.iteration, "charts/updates": learner.updates, "charts/seconds": host.seconds}
+    metrics |= counts | metrics_of_new(host) | system.players.metrics() | system.metrics()
+    metrics |= {"replay/size": len(host.buffer.found), "replay/drawn": len(batch)}
+    metrics |= {"replay/success": sum(t.reward for t in chosen) / len(chosen)} if chosen else {}
+    due = learner.iteration % args.eval_every == 0 and eval_tasks
+    if host.beside and (due or host.beside.over()):
+        log_beside(host)
+    if due and args.eval_beside:
+        host.beside_row = {"global_step": system.steps, **counts}
+        host.beside = begin_evaluation(host, eval_tasks, beside=True)
+    elif due:
+        metrics |= evaluate(host, eval_tasks, "eval")[1]
+    if due:
+        shown = "rollout/reward replay/success staleness/mean losses/policy_loss eval/success"
+        run.report(f"iteration {learner.iteration}, {host.received} trajectories", metrics, shown)
+    run.log(metrics, system.steps)
+    system.players.write_timeline(run)
+
+
+def finish(host, before, test_tasks):
+    """The test, the summary and the pages."""
+    learner, system, run = host.learner, host.system, host.run
     system.allow(0)
+    if host.beside:
+        log_beside(host)
     if run.latest().state["counts"] != {name: getattr(learner, name) for name in COUNTS}:
         save(host)
     after, metrics = evaluate(host, test_tasks, "test after")
@@ -1386,8 +1374,8 @@ def variant(args):
     return (RELEASED if args.released else {}) | named.defaults
 
 
-def main(args):
-    args.env_id = envs.full_name(args.env_id)
+def check_flags(args):
+    """Raises UsageError where flags make no sense, alone or together."""
     at_least_1 = """num_workers phones_per_worker max_new_tokens sft_epochs sft_batch_size iterations batch_trajectories
     batch_size micro_batch_tokens actor_epochs critic_epochs refresh_every eval_every save_every judge_images
     phone_spread"""
@@ -1414,14 +1402,22 @@ def main(args):
         raise UsageError(f"--demos {args.demos}: no such file")
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
+
+
+def main(args):
+    args.env_id = envs.full_name(args.env_id)
+    check_flags(args)
+    args.eval_beside = args.eval_beside and not args.sync
     learner = load_learner(args)
     if learner.sees and args.demos:
         raise UsageError("--demos has no screenshots for a model that sees: --num-demos N, or 0")
     if args.judge != "env":  # a wrong URL or key shows now, not after the first hour
         args.judge_model = args.judge_model or serve.served_model(args.judge, "--judge")
     env = make_env(args)  # its tasks; the workers have their own
-    train_tasks = tasks_of(env, "train", args)
-    if args.judge == "env" and not any(envs.has_check(env, task) for task in train_tasks):
+    train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
+    if args.judge == "env":  # what nobody can evaluate is not played
+        train_tasks = [task for task in train_tasks if envs.has_check(env, task)]
+    if not train_tasks:
         raise UsageError(f"{args.env_id}: no training task has a check of its own: --judge URL asks a judge")
     order = random.Random(args.seed).sample(train_tasks, len(train_tasks))
     if parallel.is_main():
@@ -1436,7 +1432,8 @@ def main(args):
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:
-            train(args, env, host)
+            torch.manual_seed(args.seed)
+            train(args, host, train_tasks, some(eval_tasks, args.eval_tasks), some(test_tasks, args.test_tasks))
             parallel.let_go()
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None and learner.iteration == 0:

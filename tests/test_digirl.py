@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import digirl
-from common.lm import checkpoint, learn, llm
+from common.lm import checkpoint, learn, llm, rollout
 from common.lm.args import parse_args
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
@@ -147,14 +147,26 @@ def test_an_episode_ends_where_the_task_is_done(tmp_path, monkeypatch, flag, end
     assert len(played.steps) - home >= 2 and (home == 0) == (ending == "exit")
 
 
-def test_the_filter_goes_by_the_values_of_the_last_round(tmp_path, monkeypatch):
+def test_rounds_filter_by_the_last_values_play_what_can_be_scored_and_survive_that_nothing_came(tmp_path, monkeypatch):
     """The released order: trajectories are filtered, then the values and the actor learn."""
-    order = []
+    order, asked, real_play = [], [], rollout.Player.play
     for name in ("filtered", "update_values", "update_actor"):
         real = getattr(digirl, name)
         monkeypatch.setattr(digirl, name, lambda *given, real=real, name=name: order.append(name) or real(*given))
-    in_process(monkeypatch, tmp_path, digirl.train, "--iterations", "1", "--test-tasks", "0", "--eval-tasks", "0")
+
+    def play(player, tasks, *given):
+        asked.append(tasks)
+        return real_play(player, tasks, *given) if asked[1:] else []  # all of the first round was dropped
+
+    monkeypatch.setattr(digirl.envs, "has_check", lambda env, task: task.template == "weather")
+    monkeypatch.setattr(rollout.Player, "play", play)
+    monkeypatch.setattr(digirl, "finish", lambda *given: None)
+    flags = "--iterations 2 --num-demos 0 --test-tasks 0 --eval-tasks 0".split()
+    in_process(monkeypatch, tmp_path, digirl.train, *flags)
     assert order == ["filtered", "update_values", "update_actor"]
+    assert all(task.template == "weather" for tasks in asked for task in tasks) and list(map(len, asked)) == [4, 4]
+    (run,) = tmp_path.iterdir()
+    assert [row["charts/iteration"] for row in read_metrics(run) if "rollout/reward" in row] == [2]
 
 
 def run_digirl(runs_dir, *flags, kill=None, code=0):

@@ -24,9 +24,10 @@ from common.errors import EnvFault, EnvHang, UsageError
 from common.lm import learn, llm
 from common.lm.args import parse_args
 from common.lm.evaluator import Album, Evaluator, Watched
+from common.lm.run import Run, read_metrics
 from common.lm.serve import served_model
 from common.replay import Step, Trajectory
-from distrl import Args, Assessment, Learner, ReplayBuffer
+from distrl import Args, Learner, ReplayBuffer
 from envs import Task
 from tests.nets import net_of
 from variants import distrl as variants
@@ -172,9 +173,10 @@ def test_a_run_of_before_goes_on_as_it_was(tmp_path):
         args = parse_args(script.Args, ["--resume", str(tmp_path)])
         assert (args.buffer_steps, args.judge_states, args.critic_max_grad_norm) == (50, False, 1.0)
         assert (args.gamma, args.max_grad_norm, args.preset) == (0.7, norm, preset)
+        assert not getattr(args, "eval_beside", False)
         if script is digirl:
             assert args.instruction_batch_size == 16  # what the field says nothing of is the preset's
-        with pytest.raises(UsageError, match="^--buffer-size is called --buffer-steps now$"):
+        with pytest.raises(UsageError, match="called --buffer-steps now and counts steps, not trajectories$"):
             parse_args(script.Args, ["--buffer-size", "9"])
 
 
@@ -189,6 +191,23 @@ def test_repetitions_need_the_same_action_on_the_same_screen():
     assert distrl.repetitions(["a", "a", "a", "b", "a"], ["1", "1", "1", "1", "1"]) == [0, 1, 2, 0, 0]
     assert distrl.repetitions(["a", "a", "a"], ["1", "2", "2"]) == [0, 0, 1]
     assert distrl.repetitions([], []) == []
+
+
+def test_a_repeated_action_is_one_whatever_is_said_about_it():
+    said = ["# Element: a", "# Element: the same once more", ""]
+    answers = [f'{line}\ndo(action="Click", element="3")' for line in said]
+    made = Trajectory(TASK, 0, 0, [Step([1], [2], [-1.0], 0, "page", answer) for answer in answers])
+    args, values = replace(ARGS, gamma=1.0, reward="outcome", retrace=False), torch.tensor([0.5, 0.5, 0.5, 0.0])
+    advantage, _, _ = distrl.assess(made, values, torch.ones(3), 0.0, args)
+    assert advantage.tolist() == pytest.approx([0.0, -0.4, -0.5 - 0.8])
+    assert distrl.without_comments("no action") == "no action"
+
+
+def test_without_corrections_the_critic_learns_the_label_alone():
+    made = trajectory(random.Random(6), reward=1.0)
+    for flags, label in (({"retrace": False}, True), ({"retrace": False, "v_trace": True}, False), ({}, False)):
+        _, targets, _ = distrl.assess(made, VALUES, RATIOS, 1.0, replace(ARGS, **flags))
+        assert (targets.tolist() == [1.0] * 3) == label
 
 
 def test_critic_targets_are_labels_and_corrected_values():
@@ -221,21 +240,18 @@ def test_policy_loss_is_eq_1_and_its_gradient_has_the_right_signs():
     assert logprobs.grad.tolist() == pytest.approx(expected)
 
 
-def pushed_down(truncated):
-    """log pi of one action of five that was replayed 1,000 times with advantage -1, its behaviour policy uniform."""
-    logits, behaviour = torch.zeros(5, requires_grad=True), math.log(0.2)
+def test_how_far_a_negative_advantage_pushes_down_is_what_the_docs_say():
+    """log pi of one action of five that was replayed 1,000 times with advantage -1, its behaviour policy uniform: with
+    and without the truncated ratio, side by side."""
+    logits, behaviour, bad = torch.zeros(2, 5, requires_grad=True), math.log(0.2), torch.tensor([-1.0])
     optimizer = torch.optim.Adam([logits], lr=0.1, betas=(0.9, 0.98))
     for _ in range(1000):
-        logprob = logits.log_softmax(-1)[:1]
-        ratio = (logprob.detach() - behaviour).exp() if truncated else torch.ones(1)
         optimizer.zero_grad()
-        distrl.policy_loss(logprob, ratio, torch.tensor([-1.0]), -logprob, 0.0).backward()
+        rows = logits.log_softmax(-1)[:, :1]
+        ratios = (rows[0].detach() - behaviour).exp(), torch.ones(1)
+        sum(distrl.policy_loss(row, ratio, bad, -row, 0.0) for row, ratio in zip(rows, ratios)).backward()
         optimizer.step()
-    return logits.log_softmax(-1)[0].item()
-
-
-def test_how_far_a_negative_advantage_pushes_down_is_what_the_docs_say():
-    bounded, unbounded = pushed_down(True), pushed_down(False)
+    bounded, unbounded = logits.log_softmax(-1)[:, 0].tolist()
     assert bounded > -20 and unbounded < -200
     page = (ROOT / "docs/distrl.md").read_text()
     assert f"log pi {bounded:.1f}" in page and f"without the ratio {unbounded:.1f}" in page
@@ -275,8 +291,21 @@ def trajectory(rng, reward=0.0, steps=3, version=0, error=""):
     return made
 
 
-def assessment(td=1.0, ratio=1.0, entropy=1.0, filter_value=0.5):
-    return Assessment([td], [ratio], [entropy], filter_value)
+def note(buffer, trajectories, tds, iteration=1, filter_values=(0.5,) * 9):
+    """An assessment with the same TD error at all steps of a trajectory, and what the filter goes by."""
+    for made, td in zip(trajectories, tds, strict=True):
+        for step in made.steps:
+            step.td_error, step.ratio, step.entropy = td, 1.0, 1.0
+    buffer.note(dict(zip(trajectories, filter_values)), iteration)
+
+
+def filled(count, steps=3):
+    """A buffer of so many trajectories, and these."""
+    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
+    made = [trajectory(rng, steps=steps) for _ in range(count)]
+    for one in made:
+        buffer.add(one)
+    return buffer, made
 
 
 WEIGHTS = (1.0, 0.0, 0.0)
@@ -288,61 +317,56 @@ def test_the_buffer_is_a_circle_of_steps():
     held = []
     for one in made:
         buffer.add(one)
-        held.append([made.index(entry.trajectory) for entry in buffer.entries])
+        held.append([made.index(kept) for kept in buffer.found])
     # whole trajectories, the oldest leave first; one that is longer than the buffer is there alone
     assert held == [[0], [0, 1], [0, 1, 2], [1, 2, 3], [3, 4], [5]] and buffer.steps == 9
 
 
 def test_priorities_of_different_times_compare():
     """TD errors .1, .9, .1, each the largest so far or not when it was assessed: equal errors, equal priorities."""
-    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
-    for td in (0.1, -0.9, 0.1):
-        buffer.add(trajectory(rng))
-        buffer.note(buffer.entries[-1:], [assessment(td=td)], iteration=1)
-    assert buffer.max_td == 0.9 and buffer.priorities(buffer.entries).tolist() == pytest.approx([1 / 9, 1.0, 1 / 9])
-    buffer.add(trajectory(rng))  # never assessed: the largest of all
-    assert buffer.priorities(buffer.entries)[3] == buffer.priorities(buffer.entries)[1]
-    assert buffer.priorities(buffer.entries[3:]).tolist() == [1.0]
-    buffer.note(buffer.entries[:1], [assessment(td=1.8)], iteration=2)
-    assert buffer.priorities(buffer.entries).tolist() == pytest.approx([1.0, 0.5, 1 / 18, 1.0])
+    buffer, made = filled(4)
+    for one, td in zip(made, (0.1, -0.9, 0.1)):
+        note(buffer, [one], [td])
+    found = buffer.priorities(made).tolist()  # the last one was never assessed: the largest of all
+    assert buffer.max_td == pytest.approx(0.9) and found == pytest.approx([1 / 9, 1.0, 1 / 9, 1.0])
+    assert buffer.priorities(made[3:]).tolist() == [1.0]
+    note(buffer, made[:1], [1.8])
+    assert buffer.priorities(made).tolist() == pytest.approx([1.0, 0.5, 1 / 18, 1.0])
 
 
 def test_draws_are_as_often_as_the_probabilities_say():
-    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
-    for _ in range(3):
-        buffer.add(trajectory(rng))
-    buffer.note(buffer.entries, [assessment(td=1.0), assessment(td=4.0), assessment(td=0.25)], iteration=1)
+    buffer, made = filled(3)
+    note(buffer, made, [1.0, 4.0, 0.25])
     torch.manual_seed(1)
-    drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
-    shares = [drawn.count(entry) / 4000 for entry in buffer.entries]
-    assert shares == pytest.approx([1 / 3.5, 2 / 3.5, 0.5 / 3.5], abs=0.03)
-    drawn = [buffer.draw(buffer.entries, 1, alpha=0.0)[0] for _ in range(4000)]
-    assert [drawn.count(entry) / 4000 for entry in buffer.entries] == pytest.approx([1 / 3] * 3, abs=0.03)
-    assert len(buffer.draw(buffer.entries, 9, alpha=0.5)) == 3  # none twice
+
+    def shares(trajectories, alpha):
+        drawn = [buffer.draw(trajectories, 1, alpha)[0] for _ in range(2000)]
+        return [sum(one is another for another in drawn) / 2000 for one in trajectories]
+
+    assert shares(made, 0.5) == pytest.approx([1 / 3.5, 2 / 3.5, 0.5 / 3.5], abs=0.04)
+    assert shares(made, 0.0) == pytest.approx([1 / 3] * 3, abs=0.04)
+    assert len(buffer.draw(made, 9, alpha=0.5)) == 3  # none twice
     assert buffer.draw([], 9, alpha=0.5) == []
-    buffer.add(trajectory(rng))  # never assessed: as likely as the likeliest
-    drawn = [buffer.draw(buffer.entries, 1, alpha=0.5)[0] for _ in range(4000)]
-    assert drawn.count(buffer.entries[3]) == pytest.approx(drawn.count(buffer.entries[1]), rel=0.15)
+    new = trajectory(random.Random(2))
+    buffer.add(new)  # never assessed: as likely as the likeliest
+    found = shares([*made, new], 0.5)
+    assert found[3] == pytest.approx(found[1], rel=0.2)
 
 
 def test_too_old_trajectories_are_not_drawn():
     buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
-    for version in (0, 3, 5):
-        buffer.add(trajectory(rng, version=version))
-    buffer.entries[2].trajectory.steps[0].version = 2  # the oldest step counts
-    assert buffer.usable(5, 0) == buffer.entries
-    assert buffer.usable(5, 2) == [buffer.entries[1]]
-    assert buffer.usable(5, 3) == buffer.entries[1:]
+    made = [trajectory(rng, version=version) for version in (0, 3, 5)]
+    for one in made:
+        buffer.add(one)
+    made[2].steps[0].version = 2  # the oldest step counts
+    assert [buffer.usable(5, bound) for bound in (0, 2, 3)] == [made, made[1:2], made[1:]]
 
 
 def test_the_filter_keeps_what_is_above_the_quantile():
-    buffer, rng = ReplayBuffer(99, WEIGHTS), random.Random(1)
-    for _ in range(4):
-        buffer.add(trajectory(rng))
-    assessments = [assessment(filter_value=filter_value) for filter_value in (0.1, 0.9, 0.5, 0.5)]
-    buffer.note(buffer.entries, assessments, iteration=1)
-    assert distrl.above_quantile(buffer.entries, 0.5) == buffer.entries[1:]
-    assert distrl.above_quantile(buffer.entries, 0.0) == buffer.entries and distrl.above_quantile([], 0.5) == []
+    buffer, made = filled(4)
+    note(buffer, made, [1.0] * 4, filter_values=(0.1, 0.9, 0.5, 0.5))
+    assert buffer.above_quantile(made, 0.5) == made[1:]
+    assert buffer.above_quantile(made, 0.0) == made and buffer.above_quantile([], 0.5) == []
 
 
 # --- the update
@@ -370,17 +394,17 @@ def learner(base):
 
 
 def update(learner, batch, chosen, args):
-    """An iteration's updates: (metrics, assessments)."""
-    metrics, assessments = distrl.learn_values(learner, batch, chosen, 0, args)
-    return metrics | distrl.update_actor(learner, chosen, 0.0, args), assessments
+    """An iteration's updates: (metrics, what the filter goes by)."""
+    metrics, filtered = distrl.learn_values(learner, batch, chosen, 0, args)
+    return metrics | distrl.update_actor(learner, chosen, 0.0, args), filtered
 
 
 def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
     rng = random.Random(2)
     trajectories = [trajectory(rng, reward=1.0, steps=4), trajectory(rng, steps=2, error="refused"), trajectory(rng)]
     args = replace(ARGS, retrace_lambda=0.8, target_share=0.3)
-    assessments = distrl.assess_all(learner, trajectories, args)
-    for made, found in zip(trajectories, assessments, strict=True):
+    filtered = distrl.assess_all(learner, trajectories, args)
+    for made in trajectories:
         values, ratios, entropies = [], [], []
         for step in made.steps:  # alone, without padding
             ids = torch.tensor([[*step.prompt_ids, *step.action_ids]])
@@ -393,8 +417,8 @@ def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
             logprob = sum(logits[start + k, token].item() for k, token in enumerate(step.action_ids))
             ratios.append(min(1.0, math.exp(logprob - sum(step.logprobs))))
             entropies.append(-logprob)
-        assert found.ratios == pytest.approx(ratios, rel=1e-3, abs=1e-9)
-        assert found.entropies == pytest.approx(entropies, rel=1e-4)
+        assert [step.ratio for step in made.steps] == pytest.approx(ratios, rel=1e-3, abs=1e-9)
+        assert [step.entropy for step in made.steps] == pytest.approx(entropies, rel=1e-4)
         outcomes, zeros = torch.zeros(len(values)), torch.zeros(len(values))
         outcomes[-1] = made.reward
         invalid = torch.tensor([float(bool(step.error)) for step in made.steps])
@@ -407,12 +431,13 @@ def test_an_assessment_is_the_equations_on_single_forward_passes(learner, base):
         )
         targets = distrl.critic_targets(outcomes, value, corrections, 0.3)
         assert [step.value for step in made.steps] == pytest.approx(targets.tolist(), abs=1e-4)
-        assert found.td_errors == pytest.approx(distrl.td_errors(outcomes, value, 0.9).tolist(), abs=1e-4)
+        errors = distrl.td_errors(outcomes, value, 0.9).tolist()
+        assert [step.td_error for step in made.steps] == pytest.approx(errors, abs=1e-4)
         end = torch.tensor([[*made.steps[-1].prompt_ids, *made.steps[-1].action_ids]])
         with torch.no_grad():
             critic = learner.critics["critic_trajectory"].model
             state = critic["body"].model(end).last_hidden_state[0, -1]
-            assert found.filter_value == pytest.approx(critic["head"](state).sigmoid().item(), abs=1e-4)
+            assert filtered[made] == pytest.approx(critic["head"](state).sigmoid().item(), abs=1e-4)
 
 
 def test_fine_tuning_is_likelier_demonstrations_whatever_the_micro_batches_and_threads(base, monkeypatch):
@@ -454,10 +479,10 @@ def test_the_filter_holds_for_trajectories_that_nobody_has_assessed_yet(learner,
     batch, chosen = distrl.draw(host, args)
     values = learner.critics["critic_trajectory"].values([learner.end(t, kind) for t in made])
     expected = [-value if kind == "first" else value for value in values]
-    assert [entry.filter_value for entry in host.buffer.entries] == pytest.approx(expected, abs=1e-5)
+    assert [found.filter_value for found in host.buffer.found.values()] == pytest.approx(expected, abs=1e-5)
     assert len(batch) == 64 and len(chosen) == 16
-    assert min(entry.filter_value for entry in chosen) > sorted(expected)[47] - 1e-5
-    assert all(entry.means is None for entry in host.buffer.entries)  # that comes when they are drawn
+    assert min(host.buffer.found[t].filter_value for t in chosen) > sorted(expected)[47] - 1e-5
+    assert all(found.means is None for found in host.buffer.found.values())  # that comes when they are drawn
 
 
 def test_an_iteration_waits_for_something_to_draw(learner):
@@ -466,13 +491,74 @@ def test_an_iteration_waits_for_something_to_draw(learner):
     learner.iteration = 0
     host, args = host_of(learner, failed, warmup_trajectories=2, replay_ratio=0.0)
     assert distrl.missing(host, args) == 0
-    assert distrl.missing(host, replace(args, algorithm="filtered-bc")) == 1  # no success
+    assert distrl.missing(host, replace(args, warmup_trajectories=6)) == 2
+    host.unknown = 1  # who was not evaluated counts for nothing
+    assert distrl.missing(host, replace(args, warmup_trajectories=6)) == 3
+    host.unknown, critics, learner.critics = 0, learner.critics, {}  # filtered-bc
+    assert distrl.missing(host, args) == 1  # no success
     host.new = failed[:1]
-    assert distrl.missing(host, replace(args, algorithm="filtered-bc")) == 0  # nor in what came since
-    host.new = []
-    host.system.version = 9
+    assert distrl.missing(host, args) == 0  # nor in what came since
+    host.new, learner.critics, host.system.version = [], critics, 9
     assert distrl.missing(host, replace(args, max_staleness=3)) == 1  # all too old
     assert distrl.missing(host, replace(args, replay_ratio=2.0, batch_trajectories=20)) == 6
+
+
+def test_a_round_of_which_nothing_came_does_not_end_a_run_in_step(learner):
+    learner.iteration = 0
+    host, args = host_of(learner, [], warmup_trajectories=2, sync=True)
+    rounds = [[], [(trajectory(random.Random(seed)), {}) for seed in (1, 2)], []]
+    host.run = SimpleNamespace(trajectories=SimpleNamespace(append=lambda made: None))
+    ways = dict(take=lambda: [], play_round=lambda: rounds.pop(0), over=lambda: not rounds)
+    host.system = SimpleNamespace(version=1, **ways)
+    assert distrl.gather(host, args) and host.received == 2
+    assert not distrl.gather(host, replace(args, warmup_trajectories=3))
+
+
+class NoPhones:
+    """A System whose rounds are scripted: what distrl.py's loop asks of it."""
+
+    def __init__(self, rounds):
+        self.rounds, self.version, self.steps, self.lost, self.begun = rounds, 0, 0, 0, 0
+        faults = SimpleNamespace(state=lambda: {})
+        self.players = SimpleNamespace(metrics=dict, write_timeline=lambda run: None, faults=faults)
+        self.changed, self.take, self.metrics = threading.Lock(), list, dict
+
+    def publish(self, model, version):
+        self.version = version
+
+    def over(self):
+        return not self.rounds
+
+    def play_round(self):
+        self.steps += 1
+        return self.rounds.pop(0)
+
+
+def test_filtered_bc_is_maximum_likelihood_on_successes_from_the_start_to_a_checkpoint(base, tmp_path, monkeypatch):
+    args = parse_args(
+        Args, "--algorithm filtered-bc --sync --num-demos 0 --warmup-trajectories 4 --iterations 2".split()
+    )
+    args = replace(args, batch_trajectories=2, replay_ratio=0.5, runs_dir=str(tmp_path), learning_rate=1e-3)
+    rng = random.Random(1)
+    rounds = [[(trajectory(rng, reward=float(k % 2), version=version), {}) for k in range(4)] for version in (1, 2)]
+    rounds[0][0][0].verdict = rounds[0][0][0].judged = None  # whom nobody evaluated
+    rounds.insert(1, [(trajectory(rng), {})])
+    won, batches, real = [t for played in rounds for t, _ in played if t.reward], [], distrl.update_actor
+    monkeypatch.setattr(distrl, "finish", lambda *given: None)
+    monkeypatch.setattr(distrl, "update_actor", lambda *given: batches.append(given[1]) or real(*given))
+    learner = Learner(net_of(llm.copy_network(base[0]), base[1], args), random.Random(1))
+    with Run.create(args, distrl.__file__, args.runs_dir) as run:
+        host = distrl.Host(learner, NoPhones(rounds), ReplayBuffer(1000, WEIGHTS), run)
+        distrl.train(args, host, [], [], [])
+        assert run.latest().state["counts"]["iteration"] == 2 and set(run.latest().tensors()) == {
+            "actor",
+            "rng",
+            "torch",
+        }
+    assert (host.received, host.unknown, host.system.version, learner.critics) == (9, 1, 3, {})
+    assert [len(batch) for batch in batches] == [2, 2] and all(t in won for batch in batches for t in batch)
+    rows = [row for row in read_metrics(run.path) if "charts/updates" in row]
+    assert [row["losses/trained_steps"] for row in rows] == [6, 6] and "losses/critic_loss" not in rows[1]
 
 
 def weights_of(model):
@@ -488,8 +574,8 @@ def test_the_update_does_not_depend_on_micro_batches_or_padding(base):
         distrl.make_critics(one, args)
         rng = random.Random(3)
         batch = [trajectory(rng, reward=float(k % 2), steps=1 + k) for k in range(4)]
-        metrics, assessments = update(one, batch, batch[1:], args)
-        assert len(assessments) == 7 and assessments[1] is assessments[4]
+        metrics, filtered = update(one, batch, batch[1:], args)
+        assert list(filtered) == batch
         weights = [weights_of(net.model) for net in one.nets().values()]
         ends.append([*weights, torch.tensor(metrics["losses/policy_loss"])])
     for first, second in zip(*ends, strict=True):
@@ -503,7 +589,7 @@ def test_the_terminal_step_is_trained_on(learner):
     made.steps[-1].error = ""
     before = weights_of(learner.actor.model)
     learner.actor.begin(args.learning_rate)
-    (found,) = distrl.assess_all(learner, [made], args)
+    distrl.assess_all(learner, [made], args)
     assert [step.advantage > 0 for step in made.steps] == [False, False, True]  # the others' penalties
     start = made.steps[-1].ref_logprob
     metrics = distrl.update_actor(learner, [made], 0.0, args)
@@ -545,6 +631,21 @@ def test_variants_by_flag():
     digirl, *_ = distrl.assess(made, values, ones, 1.0, replace(ARGS, algorithm="digirl", **variants.DIGIRL))
     slow = [v - u - 0.05 + r + g for u, v, r, g in zip([0.2, 0.4, 0.6], [0.4, 0.6, 0.0], [0, 0, 1], [0.81, 0.9, 1.0])]
     assert digirl.tolist() == [float(a > 0) for a in slow]
+
+
+def test_what_nobody_can_evaluate_is_not_played(tmp_path, monkeypatch, judge_url):
+    played = []
+    system = SimpleNamespace(players=SimpleNamespace(close=lambda: None))
+    monkeypatch.setattr(distrl, "start_ray", lambda *_: None)
+    monkeypatch.setattr(distrl, "System", lambda args, draw_task: played.append(draw_task) or system)
+    monkeypatch.setattr(distrl, "train", lambda args, host, train_tasks, *_: played.append(train_tasks))
+    monkeypatch.setattr(distrl.envs, "has_check", lambda env, task: task.template == "weather")
+    for flags in ([], ["--judge", judge_url]):
+        distrl.main(parse_args(Args, ["--runs-dir", str(tmp_path), *flags]))
+        draw_task, train_tasks = played[-2:]
+        drawn = [draw_task(number) for number in range(len(train_tasks))]
+        assert {task.task_id for task in drawn} == {task.task_id for task in train_tasks}
+        assert all(task.template == "weather" for task in train_tasks) == (not flags)
 
 
 # --- who says that an episode succeeded, and faults
@@ -756,7 +857,7 @@ async def test_a_phone_that_fails_again_and_again_rests(monkeypatch):
 
 async def test_a_worker_swaps_weights_between_two_batches_and_says_the_version(monkeypatch, base):
     worker = worker_of(Phone([]), monkeypatch)
-    assert (await worker.complete([5, 6, 7], 1, 0.0)).version == -1
+    assert (await worker.newest.complete([5, 6, 7], 1, 0.0)).version == -1
     weights = {name: torch.zeros_like(p) for name, p in base[0].named_parameters()}
 
     async def fetched(value):
@@ -764,7 +865,24 @@ async def test_a_worker_swaps_weights_between_two_batches_and_says_the_version(m
         return value
 
     assert await worker.pull([fetched(weights)], 3) > 0
-    assert worker.version == 3 and not any(p.any() for p in worker.model.parameters())
+    assert worker.newest.version == 3 and not any(p.any() for p in worker.newest.model.parameters())
     await worker.pull([fetched({})], 2)  # came late
-    answers = await asyncio.gather(*(worker.complete([5, 6, 7], seed, 1.0) for seed in range(3)))
-    assert worker.version == 3 and {answer.version for answer in answers} == {3}
+    answers = await asyncio.gather(*(worker.newest.complete([5, 6, 7], seed, 1.0) for seed in range(3)))
+    assert worker.newest.version == 3 and {answer.version for answer in answers} == {3}
+
+
+async def test_an_evaluation_beside_training_is_of_the_version_that_it_names(monkeypatch, base):
+    worker = worker_of(Phone([]), monkeypatch)
+    weights = [{name: p.detach() * share for name, p in base[0].named_parameters()} for share in (0.5, 0.0)]
+
+    async def of(version):
+        return weights[version]
+
+    await worker.pull([of(1)], 7)  # newer ones are there already
+    (evaluated, _), _, _ = await worker.play(TASK, 1, 0.0, [of(0)], 4)
+    (played, _), _, _ = await worker.play(TASK, 1, 0.0)
+    (again, _), _, _ = await worker.play(TASK, 1, 0.0, [None], 4)  # fetched once
+    assert [{step.version for step in made.steps} for made in (evaluated, played, again)] == [{4}, {7}, {4}]
+    assert [step.logprobs for step in again.steps] == [step.logprobs for step in evaluated.steps]
+    mean = sum(map(sum, (step.logprobs for step in evaluated.steps)))
+    assert mean != pytest.approx(sum(map(sum, (step.logprobs for step in played.steps))))

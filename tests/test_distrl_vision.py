@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ import distrl
 import grpo_async
 from common.errors import UsageError
 from common.lm import llm
+from common.lm.args import parse_args
 from common.lm.checkpoint import latest
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
@@ -141,9 +143,9 @@ def test_values_and_updates_do_not_depend_on_micro_batches(args, demos, tmp_path
         torch.manual_seed(2)
         for critic in learner.critics.values():
             torch.nn.init.normal_(critic.model["head"].weight, std=0.5)
-        metrics, assessments = update(learner, trajectories, trajectories, own)
+        metrics, filtered = update(learner, trajectories, trajectories, own)
         weights = torch.cat([p.detach().flatten() for p in learner.actor.model.parameters()])
-        found.append((metrics, [a.filter_value for a in assessments], weights))
+        found.append((metrics, list(filtered.values()), weights))
         before = torch.cat([p.flatten() for p in distrl.load_learner(own).actor.model.parameters()])
         assert (weights - before).abs().max() > 1e-4  # something was learned
     (one, values, first), (many, same, second) = found
@@ -197,20 +199,30 @@ def test_the_small_model_that_sees_reads_the_image_token_as_text():
     assert asked == grpo_async.agent_prompt(processor, "draw an ", plain, obs)
 
 
-def test_a_run_of_a_model_that_sees(folder, tmp_path, ray_address):
+def test_a_run_in_step_of_a_model_that_sees(folder, tmp_path, ray_address):
+    """All wait for the slowest, and every step is of the newest policy; six trajectories are the whole of it."""
     flags = f"""--model-id {folder} --preset tiny --max-new-tokens 24 --num-workers 1 --phones-per-worker 4
     --num-demos 4 --sft-epochs 1 --iterations 2 --eval-every 2 --save-every 1 --test-tasks 0 --eval-tasks 2
-    --warmup-trajectories 4 --batch-trajectories 4 --max-steps 3 --advantage-floor -1
-    --ray-address {ray_address} --runs-dir {tmp_path}""".split()
+    --warmup-trajectories 4 --batch-trajectories 3 --max-steps 3 --advantage-floor -1 --phone-delay 0.05
+    --sync --replay-ratio 1 --total-trajectories 6 --ray-address {ray_address} --runs-dir {tmp_path}""".split()
     out = run_script(["distrl.py", *flags])
     assert out.returncode == 0, out.stderr[-3000:]
     (run,) = tmp_path.iterdir()
     rows = [row for row in read_metrics(run) if "charts/updates" in row]
     assert [row["losses/trained_steps"] > 0 for row in rows] == [True, True]
+    assert all(row["rollout/faults"] == row["rollout/lost"] == 0 and row["perf/workers"] == 1 for row in rows)
+    assert rows[-1]["charts/trajectories"] == 6 and rows[-1]["eval/episodes"] == 2
     assert max(row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row) < 1e-3
-    steps = [step for t in TrajectoryStore(run / "trajectories.jsonl") for step in t.steps]
-    assert steps and all((run / step.screenshot).is_file() for step in steps)
-    assert (latest(run).folder("actor") / "preprocessor_config.json").is_file()
+    trajectories = list(TrajectoryStore(run / "trajectories.jsonl"))
+    assert all((run / step.screenshot).is_file() for t in trajectories for step in t.steps)
+    rounds, lines = {}, [json.loads(line) for line in (run / "timeline.jsonl").read_text().splitlines()]
+    rollouts = [t for t in trajectories if t.kind == "rollout"]
+    for trajectory in rollouts:
+        rounds.setdefault(trajectory.place // 4, []).append({step.version for step in trajectory.steps})
+    assert rounds == {0: [{1}] * 4, 1: [{2}] * 2}
+    ended = max(line["ended"] for line in lines if line["place"] < 4)
+    assert min(line["begun"] for line in lines if line["place"] >= 4) >= ended
+    goes_on(run, rollouts)
     tools = (
         f"tools/eval.py --env-id phone/general --model-id {run} --num-envs 2 --num-tasks 2 --runs-dir {tmp_path / 'e'}"
     )
@@ -218,9 +230,24 @@ def test_a_run_of_a_model_that_sees(folder, tmp_path, ray_address):
     assert evaluated.returncode == 0 and "of 2 tasks" in evaluated.stdout, evaluated.stderr[-3000:]
     watched = run_script(["tools/play.py", "--env-id", "phone/general", "--task", "3", "--policy", run])
     assert watched.returncode == 0, watched.stderr[-3000:]
-    more = run_script(["distrl.py", *flags[:-2], "--runs-dir", tmp_path, "--resume", "auto", "--iterations", "3"])
-    assert more.returncode == 0, more.stderr[-3000:]
-    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["charts/iteration"] == 3
+
+
+def goes_on(run, rollouts):
+    """A resumed run has the networks of its checkpoint, and the screenshots from the run's folder."""
+    args, checkpoint = parse_args(Args, ["--resume", str(run)]), latest(run)
+    assert (checkpoint.folder("actor") / "preprocessor_config.json").is_file()
+    learner = distrl.load_learner(replace(args, cpu_threads=0))
+    learner.folder, steps = run, [step for t in rollouts for step in t.steps]
+    distrl.make_critics(learner, args)
+
+    def found():
+        values = learner.critics["critic_value"].values([learner.prompt(step) for step in steps])
+        return [*learner.actor.score(learner.actor.action_logprobs, steps), *values]
+
+    before = found()
+    distrl.restore_learner(learner, checkpoint, args)
+    assert learner.iteration == 2 and learner.updates > 0
+    assert all(math.isfinite(now) and now != then for now, then in zip(found(), before, strict=True))
 
 
 def test_a_model_that_sees_is_for_phones(folder, args):

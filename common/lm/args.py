@@ -53,7 +53,7 @@ RENAMED = {
     "buffer_size": "buffer_steps",  # where it counted trajectories
 }
 # What a run of before did, whose arguments have no such field yet.
-BEFORE = {"judge_states": False, "critic_max_grad_norm": 1.0}
+BEFORE = {"judge_states": False, "critic_max_grad_norm": 1.0, "eval_beside": False}
 
 
 @dataclass
@@ -122,7 +122,8 @@ def parse_args(args_class: type[T], argv: Sequence[str] | None = None, variant: 
         new = RENAMED.get(old.removeprefix("no_"))
         if word.startswith("--") and new in args_class.__dataclass_fields__:
             now = "--num-demos 0" if old == "no_sft" else f"--{new.replace('_', '-')}"
-            raise UsageError(f"{word.split('=')[0]} is called {now} now")
+            unit = " and counts steps, not trajectories" if new == "buffer_steps" else ""
+            raise UsageError(f"{word.split('=')[0]} is called {now} now{unit}")
     if first.resume not in ("", "auto"):
         defaults = replace(args_class(), **_saved_args(args_class, Path(first.resume)))
         args = tyro.cli(args_class, args=argv, default=defaults)
