@@ -43,7 +43,7 @@ from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.players import Batcher, Players
-from common.lm.rollout import FaultLog, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
+from common.lm.rollout import Slots, demonstrate, logprob_gap, passes, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -475,7 +475,7 @@ class RolloutWorker:
         self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
         self.complete, self.version = Batcher(self._sample), -1
-        self.phones, self.free, self.rests = [make_env(args, number)], None, {}
+        self.phones = Slots(make_env(args, number), args.phones_per_worker)
 
     async def pull(self, weights, version):
         """Fetch the weights of a version, Ray's reference in a list, while the phones play on, and swap them in.
@@ -492,14 +492,6 @@ class RolloutWorker:
     async def _sample(self, prompts, seeds, temperature):
         sample = partial(llm.generate, self.model, self.reader, prompts, seeds)
         return await asyncio.to_thread(sample, temperature, self.args.max_new_tokens, self.version)
-
-    async def _slot(self):
-        if self.free is None:
-            self.free = asyncio.Queue()
-            self.phones += [self.phones[0].fork() for _ in range(self.args.phones_per_worker - 1)]
-            for env in self.phones:
-                self.free.put_nowait(env)
-        return await self.free.get()
 
     async def play(self, task, seed, temperature):
         """((Trajectory, its screenshots by name) or None where the task was dropped, the faults on the way, seconds
@@ -550,18 +542,13 @@ class RolloutWorker:
         return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
-        env, log, album, trajectory = await self._slot(), FaultLog(window=10**9), Album(), None
+        album = Album()
 
         async def play_once(env, task, attempt, index):
             album.clear()  # of an episode that ended in a fault nobody asks for them
             return await episode(env, task, attempt, album)
 
-        try:
-            trajectory = await play_until_sound(env, task, 0, play_once, log)
-        finally:
-            # a phone that failed at a task three times rests before the next one, longer and longer
-            rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
-            asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
+        trajectory, log = await self.phones.play(task, play_once)
         if trajectory is None:
             return None, log
         wanted = self.args.screenshots or self.sees
@@ -580,8 +567,7 @@ class RolloutWorker:
         return encode_action(self.tokenizer, text)
 
     async def close(self):
-        for env in reversed(self.phones):
-            await env.close()
+        await self.phones.close()
 
 
 async def judge_action(judge, trajectory, t, album):

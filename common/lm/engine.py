@@ -114,38 +114,41 @@ class EnginePolicy:
 
 
 class EngineServer:
-    """A Ray actor with the methods of grpo_async.py's PolicyServer. The generation server at `url` gives the answers:
-    it makes the batches, and loads each version's adapter. Screenshots come from the actor of the name `store`."""
+    """A Ray actor with the methods of grpo_async.py's PolicyServer, of whose `args` it has --engine, --model-id,
+    --max-new-tokens and --max-tokens: the generation server gives the answers, makes the batches and loads each
+    version's adapter. Screenshots come from the actor `store`."""
 
-    def __init__(self, url, model_id, max_new_tokens, max_tokens, store):
-        import ray
-
-        processor = llm.load_processor(llm.find_model(model_id))
+    def __init__(self, args, store):
+        processor = llm.load_processor(llm.find_model(args.model_id))
         self.image_token = llm.image_token(processor)
         stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
-        self.engine = Engine(url, sorted(stops))
-        self.store, self.version = ray.get_actor(store), -1
-        self.max_new_tokens, self.max_tokens = max_new_tokens, max_tokens  # of an answer; with its prompt
-        self.tokens, self.busy, self.asked = 0, 0.0, 0
+        self.engine, self.args, self.store = Engine(args.engine, sorted(stops)), args, store
+        self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
         self.given, self.lock = asyncio.Event(), asyncio.Lock()  # whether it has weights; held as they come
+
+    @staticmethod
+    def weights_of(model, folder):
+        """What `set_weights` takes: the adapter's folder."""
+        model.save_pretrained(folder)
+        return str(folder)
 
     async def without_weights(self):
         """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
         if self.given.is_set():
             await asyncio.Event().wait()  # until it is lost
 
-    async def complete(self, prompt, images, seed, temperature, turns):
-        """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
-        server reads it in another way."""
+    async def complete(self, prompt, seed, temperature, version=None):
+        """The Completion of an llm.Prompt with its chat, whose pictures are names of the store's; its token ids are
+        what training takes it for. Raises UsageError where the server reads it in another way."""
         await self.given.wait()
-        pictures, begun = await self.store.get.remote(images), time.monotonic()
+        pictures, begun = await self.store.get.remote(prompt.images), time.monotonic()
         if None in pictures:
             raise EnvFault("a screenshot is lost")
         self.asked += 1
         try:
-            longest = min(self.max_new_tokens, self.max_tokens - len(prompt))
+            longest = min(self.args.max_new_tokens, self.args.max_tokens - len(prompt))
             settings = seed, temperature, longest, self.version
-            done, ids = await self.engine.complete_chat(turns, pictures, *settings)
+            done, ids = await self.engine.complete_chat(prompt.turns, pictures, *settings)
         finally:
             self.asked -= 1
             self.busy += time.monotonic() - begun

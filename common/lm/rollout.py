@@ -131,17 +131,7 @@ class BatchedPolicy:
 
 
 async def play(
-    env,
-    task,
-    policy,
-    prompt,
-    decode,
-    seed,
-    attempt=0,
-    store_image=None,
-    read_action=str,
-    start=None,
-    succeeded=None,
+    env, task, policy, prompt, decode, seed, attempt=0, store_image=None, read_action=str, start=None, succeeded=None
 ):
     """One episode; a Trajectory without judgement.
 
@@ -232,6 +222,29 @@ async def play_until_sound(env, task, index, play_once, faults):
             return trajectory
     faults.dropped += 1
     return None
+
+
+class Slots:
+    """An environment and its forks, `count` in all: what a worker on Ray plays on, an episode each at a time."""
+
+    def __init__(self, env, count):
+        self.envs, self.free, self.rests = [env, *(env.fork() for _ in range(count - 1))], asyncio.Queue(), {}
+        for slot in self.envs:
+            self.free.put_nowait(slot)
+
+    async def play(self, task, play_once):
+        """`play_until_sound` on the next free one: (a Trajectory or None, the FaultLog of the way there)."""
+        env, log = await self.free.get(), FaultLog(window=10**9)
+        try:
+            return await play_until_sound(env, task, 0, play_once, log), log
+        finally:
+            # one that failed at a task three times rests before the next one, longer and longer
+            rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
+            asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
+
+    async def close(self):
+        await asyncio.gather(*(env.close() for env in self.envs[1:]))
+        await self.envs[0].close()  # and what all share
 
 
 async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=lambda: True):
