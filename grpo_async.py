@@ -46,7 +46,7 @@ from common.lm.rollout import Slots, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import Trajectory, image_name, kind_of, steps_of
+from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
 from variants.grpo_async import REPLAYED, changing_steps, read_schedule, replay, successes
@@ -228,6 +228,28 @@ def step_weights(steps, mode, k=10):
     if mode == "trajectory":
         return 1 / steps.float()
     raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What --loss names. advantages(rewards) of a group, [G] -> [G]. proximal: the clip range is around the policy
+    before the updates, else around the one that sampled. step_weight, where it is given, holds in the flag's place.
+    wanted: rollouts that a batch is of ("mixed" groups, those with --dynamic-sampling; single "successes"; "single"
+    ones). moving: steps without a change of the picture are left out."""
+
+    advantages: Callable = group_advantages
+    proximal: bool = False
+    step_weight: str = ""
+    wanted: str = "mixed"
+    moving: bool = False
+
+
+LOSSES = {
+    "decoupled": Loss(proximal=True),  # Eq. 1
+    "coupled": Loss(),
+    "raft": Loss(successes, proximal=True, step_weight="trajectory", wanted="successes", moving=True),  # RAFT++
+    "reinforce": Loss(successes, wanted="single"),  # WebGym's rule: `replay`
+}
 
 
 # ---------------------------------------------------------------------------------------------- what is to be played
@@ -449,14 +471,6 @@ def action_in_words(answer, longest=200):
     return " ".join((found[1] if found else answer).split())[:longest].strip()
 
 
-class PromptOverflow(Exception):
-    """A prompt leaves no room for an answer: the episode ends after the `steps` before it."""
-
-    def __init__(self, steps):
-        super().__init__(f"no room after {len(steps)} steps")
-        self.steps = steps
-
-
 def memory_keys(answer):
     """How many keys the memory of an answer has, those of objects in it included; None where it has none."""
     answer, counts = without_thoughts(answer), []
@@ -654,7 +668,7 @@ class RolloutWorker:
             prompt = partial(self._prompt, album)
             return await play(env, task, policy, prompt, self._decode, seed, attempt, image_name, read)
 
-        return *await self._play(task, seed, episode, attempt), waited
+        return *await self._play(task, episode, attempt), waited
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
@@ -670,20 +684,19 @@ class RolloutWorker:
                 await album.show(album.pictures[step.screenshot])
             return played
 
-        return *await self._play(task, 0, episode), 0.0
+        return *await self._play(task, episode), 0.0
 
-    async def _play(self, task, seed, episode, as_attempt=None):
+    async def _play(self, task, episode, as_attempt=None):
         """`episode(env, attempt, album)` until it ends without a fault; what it showed stays in the store."""
         albums = []
 
         async def play_once(env, task, attempt, index):
             attempt = attempt if as_attempt is None else as_attempt
             albums.append(Album(self.store, self.name))
-            try:
-                return await episode(env, attempt, albums[-1])
-            except PromptOverflow as over:
-                verdict = 0.0 if envs.has_check(env, task) else None
-                return Trajectory(task, seed, attempt, over.steps, ending="overflow", verdict=verdict)
+            trajectory = await episode(env, attempt, albums[-1])
+            if trajectory.ending == "overflow" and envs.has_check(env, task):
+                trajectory.verdict = 0.0
+            return trajectory
 
         trajectory, log = await self.slots.play(task, play_once)
         kept = albums.pop().shown if trajectory is not None else []
@@ -691,15 +704,15 @@ class RolloutWorker:
         return trajectory, log
 
     def _prompt(self, album, instruction, steps, obs):
-        """`agent_prompt`, for steps that have only the names of their screenshots."""
+        """`agent_prompt`, for steps that have only the names of their screenshots; None where it leaves no room."""
         album.pictures[image_name(obs["screenshot"])] = obs["screenshot"]
         seen, args = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps], self.args
-        formats = args.prompt_format, args.history_images, args.response_format
-        prompt = agent_prompt(self.processor, instruction, seen, obs, *formats)
+        options = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        prompt = agent_prompt(self.processor, instruction, seen, obs, **options)
         if len(prompt) < args.max_tokens:
             return prompt
         if steps:
-            raise PromptOverflow(steps)
+            return None
         raise UsageError(f"--max-tokens {args.max_tokens}: the first prompt alone has {len(prompt)} tokens")
 
     async def _delay(self):
@@ -771,8 +784,8 @@ class System:
             self.store.forget.remote(self.names[place])
         self.names[place] = self.started = self.started + 1
         evaluating = self.servers[self.args.num_servers :] or self.servers
-        servers = self.servers[place % self.args.num_servers], evaluating[place % len(evaluating)]
-        return self.worker.remote(self.args, place, self.names[place], self.store, *servers)
+        server, eval_server = self.servers[place % self.args.num_servers], evaluating[place % len(evaluating)]
+        return self.worker.remote(self.args, place, self.names[place], self.store, server, eval_server)
 
     # --- in the thread that plays
 
@@ -987,36 +1000,43 @@ def set_advantages(groups, args):
                 step.advantage = value
 
 
+def actor_loss(actor, steps, weights, prox, args):
+    """Eq. 1 summed over the steps, weighted by their trajectories' `weights`; and what is logged, summed over their
+    tokens: the clipped, dual-clipped and capped ones, drift, surprise, all [6]. `prox`: the proximal policy's log-probs
+    by step; without any the clip range is around the policy that sampled."""
+    logprobs, mask = actor.logprobs(steps, args.temperature)  # [N, T]
+    behave = padded([step.logprobs for step in steps], mask)
+    near = padded([prox[step] for step in steps], mask) if prox else behave
+    advantages = torch.tensor([step.advantage for step in steps], device=mask.device)
+    weight = torch.tensor([weights[step.trajectory] for step in steps], device=mask.device)
+    behave_cap = args.behave_cap if prox else 0.0
+    loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, args.clip_eps, args.dual_clip, behave_cap)
+    count, now = mask.sum(), logprobs.detach()
+    parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
+    shown = torch.stack([*parts, ((behave - now) * mask).sum(), -(now * mask).sum(), count])
+    return (loss * weight[:, None]).sum(), shown
+
+
 @parallel.everywhere
 def update_actor(learner, groups, pictures, version, args):
     """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
     token, where both are of this version: a server that samples from something else shows there."""
-    actor, loss_kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
+    actor, kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
     played = [t for group in groups for t in group.done.values()]
     trajectories = [t for t in played if t.steps[0].advantage]  # the others have no gradient, but count in the mean
     lengths = torch.tensor([len(t.steps) for t in trajectories])
-    weights = step_weights(lengths, loss_kind.step_weight or args.step_weight, args.k)
+    weights = step_weights(lengths, kind.step_weight or args.step_weight, args.k)
     weights = dict(zip(trajectories, weights.tolist(), strict=True))
     prox = {}
-    if loss_kind.proximal:  # one forward pass by the weights before the updates
+    if kind.proximal:  # one forward pass by the weights before the updates
         prox = actor.token_logprobs(steps_of(trajectories), args.temperature)
-    own_steps = changing_steps if loss_kind.moving else lambda trajectory: steps_of([trajectory])
+    own_steps = changing_steps if kind.moving else lambda trajectory: steps_of([trajectory])
     steps = {t: own_steps(t) for t in played}
 
     def loss_sum(part):
-        logprobs, mask = actor.logprobs(part, args.temperature)  # [N, T]
-        behave = padded([step.logprobs for step in part], mask)
-        near = padded([prox[step] for step in part], mask) if prox else behave
-        advantages = torch.tensor([step.advantage for step in part], device=mask.device)
-        weight = torch.tensor([weights[step.trajectory] for step in part], device=mask.device)
-        bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
-        loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
-        count = mask.sum()
-        drift = ((behave - logprobs.detach()) * mask).sum()
-        entropy = -(logprobs.detach() * mask).sum()
-        parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
-        sums.append(torch.stack([*parts, drift, entropy, count]))
-        return (loss * weight[:, None]).sum()
+        loss, shown = actor_loss(actor, part, weights, prox, args)
+        sums.append(shown)
+        return loss
 
     def tokens_of(some):
         return sum(len(step.action_ids) for t in some for step in steps[t])
@@ -1025,7 +1045,7 @@ def update_actor(learner, groups, pictures, version, args):
     if args.loss_mean == "group":  # --max-grad-norm is that of a mean over tokens
         max_norm *= tokens_of(played) / len(played)
     # Adam takes any constant out of a gradient: what 1/k changes is the rate, and the clip does not see it
-    scale = Args.k / args.k if (loss_kind.step_weight or args.step_weight) == "constant" else 1.0
+    scale = Args.k / args.k if (kind.step_weight or args.step_weight) == "constant" else 1.0
     rate = scale * args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
     order, batches, counts = list(played), [], []
     learner.rng.shuffle(order)
@@ -1052,30 +1072,6 @@ def update_actor(learner, groups, pictures, version, args):
         "losses/approx_kl": drift / tokens,
         "losses/surprise": entropy / tokens,
     }
-
-
-@dataclass(frozen=True)
-class Loss:
-    """What --loss names. advantages(rewards) of a group, [G] -> [G]. update: how a batch is learned from. proximal: the
-    clip range is around the policy before the updates, else around the one that sampled. step_weight, where it is
-    given, holds in the flag's place. wanted: rollouts that a batch is of ("mixed" groups, those with
-    --dynamic-sampling; single "successes"; "single" ones). moving: steps without a change of the picture are left
-    out."""
-
-    advantages: Callable = group_advantages
-    update: Callable = update_actor
-    proximal: bool = False
-    step_weight: str = ""
-    wanted: str = "mixed"
-    moving: bool = False
-
-
-LOSSES = {
-    "decoupled": Loss(proximal=True),  # Eq. 1
-    "coupled": Loss(),
-    "raft": Loss(successes, proximal=True, step_weight="trajectory", wanted="successes", moving=True),  # RAFT++
-    "reinforce": Loss(successes, update=replay, wanted="single"),  # WebGym's rule
-}
 
 
 @parallel.everywhere
@@ -1249,7 +1245,10 @@ def train(args, env, run, learner, system):
         set_advantages(groups, args)
         keep(run, rollouts, pictures, "rollouts", learner.iteration)
         with run.timer("training"):
-            metrics |= LOSSES[args.loss].update(learner, groups, pictures, system.pool.version, args)
+            if LOSSES[args.loss].wanted == "single":
+                metrics |= replay(learner, rollouts, args)
+            else:
+                metrics |= update_actor(learner, groups, pictures, system.pool.version, args)
         times["trained"] = time.time()
         # and the new weights published
         system.publish(learner.actor.model, system.pool.version + 1)

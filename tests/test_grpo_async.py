@@ -25,7 +25,7 @@ from common import visual
 from common.actions import Action, ActionError, parse
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import learn, llm
-from common.lm.rollout import Slots
+from common.lm.rollout import Slots, play
 from common.replay import Step, Trajectory, TrajectoryStore, image_name
 from envs import Task
 from envs.arena import Arena
@@ -624,20 +624,30 @@ def test_a_prompt_without_room_ends_the_episode_as_a_failure_and_is_no_fault(see
     worker.store, worker.name, worker.processor = SimpleNamespace(ended=SimpleNamespace(remote=remote)), 1, seeing[1]
     task = replace(TASK, config={})
 
+    class Env:
+        count = 0
+
+        async def reset(self, task, seed):
+            self.count = 0
+            return {"screenshot": pictures[0], "error": "", "text": "", "url": ""}, {}
+
+        async def step(self, action):
+            self.count += 1
+            obs, info = await Env().reset(None, 0)
+            return obs, 0.0, self.count == 5, False, {"verdict": 1.0}
+
     async def episode(env, attempt, album):
-        steps = []
-        while len(steps) < 5:
-            obs = {"screenshot": pictures[0], "error": ""}
-            prompt = worker._prompt(album, task.instruction, steps, obs)
-            album.shown.append(f"picture {len(steps)}")
-            name = image_name(pictures[0])
-            steps.append(Step(list(prompt), [], [], 0, "", "click x1 y1", screenshot=name))
-        return Trajectory(task, 0, 0, steps)
+        async def policy(prompt, seed):
+            album.shown.append(f"picture {len(album.shown)}")
+            return llm.Completion([7], [0.0], 0)
+
+        decode, prompt = (lambda ids: "click x1 y1"), partial(worker._prompt, album)
+        return await play(env, task, policy, prompt, decode, 3, attempt, image_name)
 
     def played(max_tokens, attempt=None):
         worker.args = replace(grpo_async.Args(), prompt_format="plain", max_tokens=max_tokens)
-        worker.slots = Slots(object(), 1)
-        return asyncio.run(worker._play(task, 3, episode, attempt))
+        worker.slots = Slots(Env(), 1)
+        return asyncio.run(worker._play(task, episode, attempt))
 
     whole, _ = played(10_000)
     first = len(whole.steps[0].prompt_ids)
@@ -840,7 +850,7 @@ def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_pa
     learner.actor.descend = lambda loss, batches, **rest: drawn.extend(batches) or ([], [])
     played = [t for group in groups for t in group.done.values()]
     learner.folder = tmp_path
-    baselines.replay(learner, groups, pictures, 0, args)
+    baselines.replay(learner, played, args)
     usable = [step for t in played if t.reward and len(t.steps) > 1 for step in without_standstill(t)]
     assert len(drawn) == 2 and {id(s) for s in drawn[0]} == {id(s) for s in drawn[1]} <= {id(s) for s in usable}
     assert len(drawn[0]) == math.ceil(0.4 * len(usable))

@@ -55,11 +55,11 @@ def imitate(learner, steps, pictures, args):
     return metrics
 
 
-def replay(learner, groups, pictures, version, args):
+def replay(learner, trajectories, args):
     """WebGym's batch: drawn from the steps that changed the picture of the last batches' successes of two steps or
     more; their pictures are in the run's folder. Metrics."""
     learner.recent = [t for t in learner.recent if t.phase > learner.iteration - REPLAYED]
-    learner.recent += [t for group in groups for t in group.done.values()]
+    learner.recent += trajectories
     won = [t for t in learner.recent if t.reward > 0 and len(t.steps) > 1]
     steps = draw_recent([step for t in won for step in changing_steps(t)], learner.rng)
     names = {step.screenshot for drawn in steps for step in drawn.trajectory.steps}

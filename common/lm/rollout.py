@@ -135,11 +135,12 @@ async def play(
 ):
     """One episode; a Trajectory without judgement.
 
-    `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation;
-    `decode(ids) -> text` gives the answer, `read_action(text)` the environment's action in it. `store_image(bytes) ->
-    name` keeps a screenshot. With `start`, (trajectory, t0), the episode goes on from that trajectory's state before
-    its step t0: its first t0 steps are this one's `prefix`. `succeeded(trajectory)` is asked after every step that does
-    not end the episode, and after the last one there may be: where it holds, the episode ends as if by the agent.
+    `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation (None: it
+    leaves no room, and the episode ends as an "overflow"); `decode(ids) -> text` gives the answer, `read_action(text)`
+    the environment's action in it. `store_image(bytes) -> name` keeps a screenshot. With `start`, (trajectory, t0), the
+    episode goes on from that trajectory's state before its step t0: its first t0 steps are this one's `prefix`.
+    `succeeded(trajectory)` is asked after every step that does not end the episode, and after the last one there may
+    be: where it holds, the episode ends as if by the agent.
     Raises EnvFault; an EnvHang carries the actions that led to it as `actions`. Raises StateMismatch where `start`
     cannot be brought back.
     """
@@ -155,6 +156,9 @@ async def play(
         obs, info = await env.restore(Prefix(task, actions, hashes))
     for number in range(trajectory.prefix, task.max_steps):
         prompt_ids = prompt(task.instruction, trajectory.steps, obs)
+        if prompt_ids is None:
+            trajectory.ending = "overflow"
+            break
         completion = await policy(prompt_ids, llm.seed_of(seed, task.task_id, attempt, number))
         action = decode(completion.ids)
         step = Step(prompt_ids, completion.ids, completion.logprobs, completion.version, obs["text"], action)
@@ -298,6 +302,8 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
         except LookupError:
             return trajectory
         ids = prompt(task.instruction, trajectory.steps, obs)
+        if ids is None:
+            return trajectory
         step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
         if store_image is not None and obs.get("screenshot"):
             step.screenshot = store_image(obs["screenshot"])
@@ -383,10 +389,10 @@ class Player:
                 settings = temperature, self.max_new_tokens, self.version
                 return llm.generate(self.model, self.reader, prompts, seeds, *settings)
 
-        async def play_once(env, task, attempt, index):
+        async def play_once(env, task, attempt, place):
             images = self.run.trajectories.add_image
-            own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
-            start = starts[rest[index]] if starts else None
+            own = seed * 100_000 + place  # a task that occurs twice is played in two ways
+            start = starts[place] if starts else None
             succeeded = partial(passes, env) if self.judge_states else None
             return await play(
                 env, task, policy, self.prompt, self.decode, own, attempt, images, self.read_action, start, succeeded
@@ -398,26 +404,38 @@ class Player:
             policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version)
         finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
         finished = dict(parallel.gather(list(finished.items())))  # each process has a file of its own
-        rest = [index for index in range(len(tasks)) if index not in finished]
-        rest = parallel.share(rest)
-        won, bar = [], Progress(len(rest), name, "episode")
+        won = []
 
-        def on_done(place, trajectory):
+        def done(place, trajectory):
             if trajectory is not None:
                 won.append(trajectory.verdict or 0.0)
-                trajectory.phase, trajectory.policy, trajectory.place = phase, name, rest[place]
+                trajectory.phase, trajectory.policy, trajectory.place = phase, name, place
                 trajectory.kind = kind
-                finished[rest[place]] = trajectory
                 if not self.lockstep:
                     self.run.unfinished.append([trajectory])
-            bar.advance(note=f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
+            return f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}"
 
-        with self.run.timer("pages"), bar:
-            todo = [tasks[index] for index in rest]
-            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
+        finished |= self._play_each(tasks, play_once, name, policy, done, without=finished)
         self.tokens += sum(parallel.gather([policy.tokens]))
-        finished = dict(parallel.gather(list(finished.items())))
         return [finished[index] for index in sorted(finished)]
+
+    def _play_each(self, tasks, play_once, title, policy=None, done=lambda place, what: "", without=()):
+        """`play_once(env, task, attempt, place)` of the tasks, but for those `without` at their places, by all
+        processes: what came of them, by place, where no fault did. `done(place, what)` gives the bar's note."""
+        places, found = parallel.share([place for place in range(len(tasks)) if place not in without]), {}
+
+        async def once(env, task, attempt, index):
+            return await play_once(env, task, attempt, places[index])
+
+        def on_done(index, what):
+            if what is not None:
+                found[places[index]] = what
+            bar.advance(note=done(places[index], what))
+
+        with self.run.timer("pages"), Progress(len(places), title, "episode") as bar:
+            todo, policy = [tasks[place] for place in places], policy or BatchedPolicy(None)
+            self._wait(play_all(self.envs, todo, policy, once, self.faults, on_done, self.going))
+        return dict(parallel.gather(list(found.items())))
 
     def _finished_before(self, tasks, seed, name):
         """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`: those
@@ -435,20 +453,13 @@ class Player:
 
     def first_pages(self, tasks):
         """What the observation that each task begins with says; None where a fault kept it from being seen."""
-        share, pages = parallel.share(range(len(tasks))), {}
 
-        async def look(env, task, attempt, index):
+        async def look(env, task, attempt, place):
             obs, _ = await env.reset(task)
             return {part: obs[part] for part in ("text", "error", "url")}
 
-        def on_done(place, page):
-            pages[share[place]] = page
-
-        with self.run.timer("pages"):
-            mine = [tasks[index] for index in share]
-            self._wait(play_all(self.envs, mine, BatchedPolicy(None), look, self.faults, on_done, self.going))
-        pages = dict(parallel.gather(list(pages.items())))
-        return [pages[index] for index in range(len(tasks))]
+        pages = self._play_each(tasks, look, "first pages")
+        return [pages.get(place) for place in range(len(tasks))]
 
     def state(self):
         """What a checkpoint holds of it, fit for JSON."""
@@ -511,23 +522,12 @@ class Player:
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
 
-        async def play_once(env, task, attempt, index):
+        async def play_once(env, task, attempt, place):
             write, read = self.write_action, self.read_action
             return await demonstrate(env, task, self.prompt, self.encode_action, write, read_action=read)
 
-        policy, finished = BatchedPolicy(None), {}
-        part = parallel.share(range(len(tasks)))
-
-        def on_done(place, trajectory):
-            if trajectory is not None:
-                finished[part[place]] = trajectory
-            bar.advance()
-
-        with self.run.timer("pages"), Progress(len(part), "demonstrations", "episode") as bar:
-            todo = [tasks[index] for index in part]
-            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
-        finished = dict(parallel.gather(list(finished.items())))
-        return [finished[index] for index in sorted(finished) if finished[index].verdict]
+        finished = self._play_each(tasks, play_once, "demonstrations")
+        return [finished[place] for place in sorted(finished) if finished[place].verdict]
 
     def decode(self, ids):
         """An action's token ids as text, without stop tokens."""
