@@ -34,11 +34,11 @@ from typing import Literal
 import torch
 
 import envs
-from common.errors import EnvFault, TooManyFaults, UsageError
+from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
-from common.lm.engine import Engine, EngineServer
+from common.lm.engine import AnswerServer, Engine, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
@@ -49,7 +49,7 @@ from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
-from variants.grpo_async import REPLAYED, changing_steps, read_schedule, replay, successes
+from variants.grpo_async import REPLAYED, changing_steps, play_again, read_schedule, replay, successes
 
 
 @own_first
@@ -326,9 +326,12 @@ class Pool:
             if self.capacity() < self.group_size:
                 return None
             number = self.again.pop(0) if self.again else self.begun
-            group = self.making[number] = Group(number, self.draw_task(number), list(range(self.group_size)))
+            group = self.making[number] = self.new_group(number)
             self.begun = max(self.begun, number + 1)
         return group, group.todo.pop(0)
+
+    def new_group(self, number):
+        return Group(number, self.draw_task(number), list(range(self.group_size)))
 
     def put(self, number, member, trajectory):
         """A member's trajectory, or None where its task had to be dropped: then its group is, too."""
@@ -558,54 +561,46 @@ class Store:
         return len(self.pictures), sum(map(len, self.pictures.values()))
 
 
-class PolicyServer:
+class PolicyServer(AnswerServer):
     """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
-    batches, and every answer says by which version it was sampled. `store`: the actor that has the screenshots."""
+    batches, and every answer says by which version it was sampled."""
 
     def __init__(self, args, store):
         import transformers
 
+        super().__init__(args, store)
         transformers.logging.set_verbosity_error()
         if args.cpu_threads:
             torch.set_num_threads(args.cpu_threads)
         self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
-        self.args, self.store, self.batched = args, store, Batcher(self._sample)
-        self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
+        self.batched = Batcher(self.sample)
+        self.lock = self.batched.lock  # held as a batch is sampled, too
         self.earlier = {}  # --schedule: the last versions' weights
-        self.given = asyncio.Event()  # weights
 
     @staticmethod
     def weights_of(model, folder):
-        """What `set_weights` takes."""
         return fsdp.trained(model)
 
-    async def without_weights(self):
-        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
-        if self.given.is_set():
-            await asyncio.Event().wait()  # until it is lost
+    async def load(self, weights, version):
+        """Swap the trained weights in place."""
+        fsdp.fill(self.model, weights)
+        if self.args.schedule:
+            self.earlier[version] = weights
+            self.earlier.pop(version - self.args.staleness - 1, None)
 
-    async def complete(self, prompt, seed, temperature, version=None):
-        """The Completion of an llm.Prompt, whose pictures are names of the store's. With a `version` by the weights of
-        that one, in a batch of its own: what it is does not depend on when."""
-        await self.given.wait()
-        pictures = await self.store.get.remote(prompt.images)
-        if None in pictures:
-            raise EnvFault("a screenshot is lost")
-        prompt = llm.Prompt(prompt, pictures)
-        if version is not None:
-            async with self.batched.lock:
-                if version not in self.earlier:
-                    raise UsageError("--schedule: the policy server was lost, and the earlier weights; begin again")
-                fsdp.fill(self.model, self.earlier[version])
-                self.version = version
-                return (await self._sample([prompt], [seed], temperature))[0]
-        self.asked += 1
-        try:
+    async def answer(self, prompt, seed, temperature, version):
+        """In the next batch; by the weights of a `version` in one of its own: what it is does not depend on when."""
+        if version is None:
             return await self.batched(prompt, seed, temperature)
-        finally:
-            self.asked -= 1
+        async with self.lock:
+            if version not in self.earlier:
+                raise UsageError("--schedule: the policy server was lost, and the earlier weights; begin again")
+            fsdp.fill(self.model, self.earlier[version])
+            self.version = version
+            return (await self.sample([prompt], [seed], temperature))[0]
 
-    async def _sample(self, prompts, seeds, temperature):
+    async def sample(self, prompts, seeds, temperature):
+        """The batch's Completions, cut where prompt and answer have --max-tokens."""
         begun = time.monotonic()
         sample = partial(llm.generate, self.model, self.processor, prompts, seeds)
         done = await asyncio.to_thread(sample, temperature, self.args.max_new_tokens, self.version)
@@ -613,23 +608,7 @@ class PolicyServer:
         for prompt, completion in zip(prompts, done, strict=True):
             room = self.args.max_tokens - len(prompt)
             del completion.ids[room:], completion.logprobs[room:]
-        self.tokens += sum(len(completion.ids) for completion in done)
         return done
-
-    async def set_weights(self, weights, version):
-        """Swap the trained weights in place, between two batches."""
-        async with self.batched.lock:
-            if version > self.version:  # else they come late
-                fsdp.fill(self.model, weights)
-                self.version = version
-            if self.args.schedule:
-                self.earlier[version] = weights
-                self.earlier.pop(version - self.args.staleness - 1, None)
-        self.given.set()
-
-    def statistics(self):
-        """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
-        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
 
 
 class RolloutWorker:
@@ -851,7 +830,7 @@ class System:
     def batch(self, iteration):
         """The next batch: its groups, and their screenshots' bytes by name. What has none any more is dropped."""
         while True:
-            groups = self._batch_again(iteration) if self.schedule else self.players.wait(self._take)
+            groups = play_again(self, iteration) if self.schedule else self.players.wait(self._take)
             pictures = self.pictures(names_of(t for g in groups for t in g.done.values()))
             lost = [g for g in groups if not pictures.keys() >= set(names_of(g.done.values()))]
             if not lost:
@@ -864,27 +843,6 @@ class System:
         groups = self.pool.take()
         self._forget()  # what was too old
         return groups
-
-    def _batch_again(self, iteration):
-        """The groups of a batch of the run that --schedule names, each step by the version that sampled it there."""
-        size, groups, jobs = self.pool.group_size, {}, []
-        for place, how in self.schedule[iteration].items():
-            number, member = divmod(place, size)
-            groups[number] = Group(number, self.pool.draw_task(number))
-            jobs.append((number, member, *how))
-
-        def call(worker, index):
-            number, member, attempt, versions = jobs[index]
-            seed = llm.seed_of(self.args.seed, number, member)
-            return worker.play.remote(groups[number].task, seed, self.args.temperature, False, versions, attempt)
-
-        for (number, member, *_), trajectory in zip(jobs, self.players.play_each(call, len(jobs)), strict=True):
-            if trajectory is None or trajectory.verdict is None:
-                raise TooManyFaults(f"--schedule: {groups[number].task.task_id} cannot be played again")
-            trajectory.reward, trajectory.place = float(trajectory.verdict), number * size + member
-            self.steps += len(trajectory.steps)
-            groups[number].done[member] = trajectory
-        return [groups[number] for number in sorted(groups)]
 
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""

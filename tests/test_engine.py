@@ -136,8 +136,8 @@ def test_an_answer_with_an_image_token_is_a_fault_and_room_is_what_the_prompt_le
     async def get(names):
         return [b"picture" for _ in names]
 
-    async def complete_chat(turns, pictures, seed, temperature, longest, version):
-        asked.append(longest)
+    async def complete_chat(turns, pictures, seed, temperature, max_new_tokens, version):
+        asked.append(max_new_tokens)
         return llm.Completion([7, 99], [-1.0, -2.0], version), [1, 99, 2]
 
     async def ask(image_token):

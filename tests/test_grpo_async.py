@@ -976,17 +976,17 @@ def test_a_lost_screenshot_is_the_fault_of_whoever_shows_it():
         return [None if name == "lost" else b"picture" for name in names]
 
     async def sample(prompts, seeds, temperature):
-        return [prompt.images for prompt in prompts]
+        return [llm.Completion(prompt.images, [], 0) for prompt in prompts]
 
     async def ask():
-        server.given, server.batched, server.asked = asyncio.Event(), grpo_async.Batcher(sample), 0
+        server.given, server.batched, server.asked, server.tokens = asyncio.Event(), grpo_async.Batcher(sample), 0, 0
         server.given.set()
         prompts = [llm.Prompt([1], names) for names in (["a"], ["b", "lost"], ["c"])]
         return await asyncio.gather(*(server.complete(p, 0, 1.0) for p in prompts), return_exceptions=True)
 
     server.store = SimpleNamespace(get=SimpleNamespace(remote=get))
     first, second, third = asyncio.run(ask())
-    assert first == third == [b"picture"] and isinstance(second, EnvFault)
+    assert first.ids == third.ids == [b"picture"] and isinstance(second, EnvFault)
 
 
 class Stage:

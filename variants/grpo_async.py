@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from common.errors import UsageError
-from common.lm import learn, parallel
+from common.errors import TooManyFaults, UsageError
+from common.lm import learn, llm, parallel
 from common.lm.learn import mean_loss, warmup_cosine
 from common.replay import TrajectoryStore, steps_of
 
@@ -84,3 +84,26 @@ def read_schedule(args):
     if max(i - 1 - v for i, places in schedule.items() for _, row in places.values() for v in row) > args.staleness:
         raise UsageError(f"{said}it has older steps than --staleness {args.staleness} allows")
     return schedule
+
+
+def play_again(system, iteration):
+    """The groups of a batch of `system.schedule`, each step by the version that sampled it there. Raises TooManyFaults
+    where one cannot be played."""
+    size, groups, jobs = system.pool.group_size, {}, []
+    for place, (attempt, versions) in system.schedule[iteration].items():
+        number, member = divmod(place, size)
+        groups.setdefault(number, system.pool.new_group(number))
+        jobs.append((number, member, attempt, versions))
+
+    def call(worker, index):
+        number, member, attempt, versions = jobs[index]
+        seed = llm.seed_of(system.args.seed, number, member)
+        return worker.play.remote(groups[number].task, seed, system.args.temperature, False, versions, attempt)
+
+    for (number, member, *_), trajectory in zip(jobs, system.players.play_each(call, len(jobs)), strict=True):
+        if trajectory is None or trajectory.verdict is None:
+            raise TooManyFaults(f"--schedule: {groups[number].task.task_id} cannot be played again")
+        trajectory.reward, trajectory.place = float(trajectory.verdict), number * size + member
+        system.steps += len(trajectory.steps)
+        groups[number].done[member] = trajectory
+    return [groups[number] for number in sorted(groups)]
