@@ -290,33 +290,28 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
     agent would answer (LookupError: it has no words for that), `encode(answer) -> token ids`, stop token included;
     `store_image` and `read_action` as of `play`: what is done is what the answer says. Log-probs are empty: no policy
     sampled it."""
-    trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
     try:
-        moves = env.oracle(task)
+        moves = iter(env.oracle(task))
     except LookupError:  # a task that nobody solves
-        return trajectory
-    obs, info = await env.reset(task, seed=0)
-    for move in moves:
+        return Trajectory(task, 0, 0, policy="oracle")
+    answer = ""
+
+    def ask(instruction, steps, obs):
+        nonlocal answer
         try:
+            move = next(moves)
             answer = write_action(env.resolve(move, obs), getattr(move, "thought", ""), obs)
-        except LookupError:
-            return trajectory
-        ids = prompt(task.instruction, trajectory.steps, obs)
-        if ids is None:
-            return trajectory
-        step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
-        if store_image is not None and obs.get("screenshot"):
-            step.screenshot = store_image(obs["screenshot"])
-        trajectory.steps.append(step)
-        obs, reward, terminated, truncated, info = await env.step(read_action(answer))
-        step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
-        trajectory.final_observation = obs["text"]
-        if truncated:
-            break
-        if terminated:
-            trajectory.ending, trajectory.answer = "exit", info.get("answer", "")
-            trajectory.verdict = trajectory.reward = info.get("verdict")
-            trajectory.score = info.get("score")
+        except (StopIteration, LookupError):
+            return None
+        return prompt(instruction, steps, obs)
+
+    async def policy(prompt_ids, seed):
+        return llm.Completion(encode(answer), [], 0)
+
+    trajectory = await play(env, task, policy, ask, lambda ids: answer, 0, 0, store_image, read_action)
+    trajectory.policy, trajectory.kind = "oracle", "demo"
+    trajectory.verdict = trajectory.verdict if trajectory.ending == "exit" else None  # its own end, and no other
+    trajectory.reward = trajectory.verdict or 0.0
     return trajectory
 
 
@@ -434,7 +429,7 @@ class Player:
 
         with self.run.timer("pages"), Progress(len(places), title, "episode") as bar:
             todo, policy = [tasks[place] for place in places], policy or BatchedPolicy(None)
-            self._wait(play_all(self.envs, todo, policy, once, self.faults, on_done, self.going))
+            self._wait(play_all(self.envs, todo, policy, once, self.faults, on_done, lambda: not self.interrupted))
         return dict(parallel.gather(list(found.items())))
 
     def _finished_before(self, tasks, seed, name):
@@ -505,9 +500,6 @@ class Player:
             "rollout/restore_mismatches": sum(parallel.gather([self.faults.mismatches])),
             "perf/tokens_generated": self.tokens,
         }
-
-    def going(self):
-        return not self.interrupted
 
     def _wait(self, coroutine):
         try:
