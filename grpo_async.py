@@ -516,6 +516,9 @@ answer: {"content": "the answer, or done"}; ends the task"""
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
+STORE = "store"  # the actor's name
+
+
 class Store:
     """Screenshots by name: one copy on the cluster, whoever needs one asks for it; what travels otherwise is the name.
     `playing`: what is used by episodes that run, by their worker (None: that one was lost)."""
@@ -743,12 +746,12 @@ class System:
         pool.open = False  # until training begins
         # Ray starts a lost store or server anew and asks it once more what was asked of the lost one.
         forever = {"max_restarts": -1, "max_task_retries": -1}
-        self.store = ray.remote(Store).options(**forever, num_cpus=0).remote()
+        self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
         self.kind = EngineServer if args.engine else PolicyServer
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
         count = args.num_servers + args.eval_servers  # the last ones are for evaluations
         server = ray.remote(self.kind).options(**options)
-        self.servers = [server.remote(args, self.store) for _ in range(count)]
+        self.servers = [server.remote(args, STORE) for _ in range(count)]
         self.given = [None] * count  # what each of them is to have: (weights, version)
         self.worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
         self.names, self.started = {}, 0  # a worker's place -> the name of who is there; workers so far

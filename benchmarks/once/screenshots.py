@@ -28,9 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.docs import write_docs
 from common.lm.run import run_main
 from common.replay import image_name
-from grpo_async import Store
-
-STORE = "store"  # the actor's name
+from grpo_async import STORE, Store
 
 
 @dataclass

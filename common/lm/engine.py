@@ -114,12 +114,15 @@ class EnginePolicy:
 
 
 class AnswerServer:
-    """A Ray actor that answers prompts by the weights that it is handed; screenshots come from the actor `store`. A
-    child has `weights_of(model, folder)`: what it is handed; `load(weights, version)`; and `answer(prompt, seed,
-    temperature, version)`: the Completion of an llm.Prompt. `lock` is held as weights come."""
+    """A Ray actor that answers prompts by the weights that it is handed; screenshots come from the actor of the name
+    `store` (a handle in its place may be lost as Ray starts it anew). A child has `weights_of(model, folder)`: what it
+    is handed; `load(weights, version)`; and `answer(prompt, seed, temperature, version)`: the Completion of an
+    llm.Prompt. `lock` is held as weights come."""
 
     def __init__(self, args, store):
-        self.args, self.store, self.lock = args, store, asyncio.Lock()
+        import ray
+
+        self.args, self.store, self.lock = args, ray.get_actor(store), asyncio.Lock()
         self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
         self.given = asyncio.Event()  # weights
 
