@@ -1130,7 +1130,8 @@ def lengths(trajectories):
 
 def start_actor(learner, system, run, train_tasks, args):
     """Supervised fine-tuning on a few demonstrations. Metrics."""
-    tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
+    rng = random.Random(args.seed)  # its own: what follows is then as from the saved start
+    tasks = rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
 
     def call(worker, index):
         return worker.demonstrate.remote(tasks[index])
