@@ -45,7 +45,7 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import FaultLog, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
+from common.lm.rollout import Slots, demonstrate, logprob_gap, passes, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -509,10 +509,7 @@ class RolloutWorker:
         make_judge = partial(Evaluator, args.judge, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
-        self.phones, self.free, self.rests = [make_env(args, number)], asyncio.Queue(), {}
-        self.phones += [self.phones[0].fork() for _ in range(args.phones_per_worker - 1)]
-        for env in self.phones:
-            self.free.put_nowait(env)
+        self.phones = Slots(make_env(args, number), args.phones_per_worker)
 
     async def pull(self, weights, version):
         """The newest policy is this version from now on (`Policy.pull`)."""
@@ -579,18 +576,13 @@ class RolloutWorker:
         return *await self._play(task, episode), 0.0
 
     async def _play(self, task, episode):
-        env, log, album, trajectory = await self.free.get(), FaultLog(window=10**9), Album(), None
+        album = Album()
 
         async def play_once(env, task, attempt, index):
             album.clear()  # of an episode that ended in a fault nobody asks for them
             return await episode(env, task, attempt, album)
 
-        try:
-            trajectory = await play_until_sound(env, task, 0, play_once, log)
-        finally:
-            # a phone that failed at a task three times rests before the next one, longer and longer
-            rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
-            asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
+        trajectory, log = await self.phones.play(task, play_once)
         if trajectory is None:
             return None, log
         wanted = self.args.screenshots or self.sees
@@ -601,8 +593,7 @@ class RolloutWorker:
         return self.tokenizer.decode([i for i in ids if i not in self.stops])
 
     async def close(self):
-        for env in reversed(self.phones):
-            await env.close()
+        await self.phones.close()
 
 
 async def judge_action(judge, trajectory, t, album):

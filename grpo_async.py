@@ -18,7 +18,6 @@ batches, a store for screenshots, and the learner in this process. On one machin
 """
 
 import asyncio
-import hashlib
 import json
 import math
 import os
@@ -35,22 +34,22 @@ from typing import Literal
 import torch
 
 import envs
-from common.errors import EnvFault, TooManyFaults, UsageError
+from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
-from common.lm.engine import Engine, EngineServer
+from common.lm.engine import AnswerServer, Engine, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
-from common.lm.players import Batcher, Players
-from common.lm.rollout import FaultLog, demonstrate, logprob_gap, play, play_until_sound, warn_of_gap
+from common.lm.players import Batcher, Players, TaskList
+from common.lm.rollout import Slots, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
-from common.replay import Trajectory, TrajectoryStore, steps_of
+from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
 from tools import plot, view
-from variants.grpo_async import REPLAYED, changing_steps, replay
+from variants.grpo_async import REPLAYED, changing_steps, play_again, read_schedule, replay, successes
 
 
 @own_first
@@ -231,11 +230,6 @@ def step_weights(steps, mode, k=10):
     raise ValueError(f"mode {mode!r} is neither constant nor trajectory")
 
 
-def successes(rewards):
-    """1 for a success, 0 for a failure. [G] -> [G]."""
-    return (rewards > 0).float()
-
-
 @dataclass(frozen=True)
 class Loss:
     """What --loss names. advantages(rewards) of a group, [G] -> [G]. proximal: the clip range is around the policy
@@ -332,9 +326,12 @@ class Pool:
             if self.capacity() < self.group_size:
                 return None
             number = self.again.pop(0) if self.again else self.begun
-            group = self.making[number] = Group(number, self.draw_task(number), list(range(self.group_size)))
+            group = self.making[number] = self.new_group(number)
             self.begun = max(self.begun, number + 1)
         return group, group.todo.pop(0)
+
+    def new_group(self, number):
+        return Group(number, self.draw_task(number), list(range(self.group_size)))
 
     def put(self, number, member, trajectory):
         """A member's trajectory, or None where its task had to be dropped: then its group is, too."""
@@ -433,18 +430,20 @@ def agent_prompt(
     (`shown_steps`) are turns with their screenshots, bytes, in `step.screenshot`; what was before them is a line a
     step."""
     plain = partial(llm.without_special_tokens, processor)  # an image token would ask for a picture
+    instruction, error = plain(instruction), plain(obs["error"])
     if not is_chat(processor, prompt_format):
-        last = f" after {steps[-1].action}" if steps else ""
-        return llm.encode(processor, f"{plain(instruction + last)}<image><answer>", [obs["screenshot"]])
+        last = f" after {plain(steps[-1].action)}" if steps else ""
+        return llm.encode(processor, f"{instruction}{last}<image><answer>", [obs["screenshot"]])
     shown, pictures = shown_steps(steps, history_images), [*(step.screenshot for step in steps), obs["screenshot"]]
+    answers = [plain(without_thoughts(step.action)) for step in steps]
     told = AGENT_SYSTEM_PROMPT.replace("{response}", RESPONSE_FORMATS[response_format])
     turns = [{"role": "system", "content": [{"type": "text", "text": told}]}]
-    text = plain(f"Task: {instruction}" + past_actions(processor.tokenizer, steps[: len(steps) - len(shown)], pictures))
-    for step in shown:
+    text = f"Task: {instruction}" + past_actions(processor.tokenizer, answers[: len(steps) - len(shown)], pictures)
+    for answer in answers[len(steps) - len(shown) :]:
         turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
-        turns.append({"role": "assistant", "content": [{"type": "text", "text": plain(without_thoughts(step.action))}]})
+        turns.append({"role": "assistant", "content": [{"type": "text", "text": answer}]})
         text = "The page now:"
-    text += plain(f"\nThe last action failed: {obs['error']}") if obs["error"] else ""
+    text += f"\nThe last action failed: {error}" if error else ""
     turns.append({"role": "user", "content": [{"type": "text", "text": text}, {"type": "image"}]})
     text = processor.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
     return llm.encode(processor, text, pictures[-len(shown) - 1 :], turns)
@@ -455,13 +454,13 @@ def shown_steps(steps, history_images):
     return steps[max(0, len(steps) - history_images + 1) :]
 
 
-def past_actions(tokenizer, steps, pictures, tokens=2048):
-    """Steps as a line each, what was done and whether the picture changed: the newest that have room in so many
+def past_actions(tokenizer, answers, pictures, tokens=2048):
+    """Answers as a line each, what was done and whether the picture changed: the newest that have room in so many
     tokens."""
     lines = []
-    for number in reversed(range(len(steps))):
+    for number in reversed(range(len(answers))):
         changed = "changed" if pictures[number] != pictures[number + 1] else "did not change"
-        line = f"\n{number + 1}. {action_in_words(steps[number].action)}: the page {changed}"
+        line = f"\n{number + 1}. {action_in_words(answers[number])}: the page {changed}"
         tokens -= len(tokenizer.encode(line, add_special_tokens=False))
         if tokens < 0:
             break
@@ -471,33 +470,20 @@ def past_actions(tokenizer, steps, pictures, tokens=2048):
 
 def action_in_words(answer, longest=200):
     """The sentence of an answer that says what it does, else its tool call, else all of it."""
-    answer = without_thoughts(answer)
     found = re.search(r"^Action:(.+)", answer, re.MULTILINE) or re.search(r"<tool_call>(.+?)</", answer, re.DOTALL)
     return " ".join((found[1] if found else answer).split())[:longest].strip()
 
 
-class PromptOverflow(Exception):
-    """A prompt leaves no room for an answer: the episode ends after the `steps` before it."""
-
-    def __init__(self, steps):
-        super().__init__(f"no room after {len(steps)} steps")
-        self.steps = steps
-
-
 def memory_keys(answer):
     """How many keys the memory of an answer has, those of objects in it included; None where it has none."""
-    found = re.search(r"^Memory:\s*", without_thoughts(answer), re.MULTILINE)
+    answer, counts = without_thoughts(answer), []
+    found = re.search(r"^Memory:\s*(?={)", answer, re.MULTILINE)
+    decoder = json.JSONDecoder(object_hook=lambda members: counts.append(len(members)))
     try:
-        memory, _ = json.JSONDecoder().raw_decode(without_thoughts(answer)[found.end() :])
+        decoder.raw_decode(answer[found.end() :])
     except (AttributeError, ValueError):
         return None
-    return _keys(memory) if isinstance(memory, dict) else None
-
-
-def _keys(value):
-    if isinstance(value, dict):
-        return len(value) + sum(map(_keys, value.values()))
-    return sum(map(_keys, value)) if isinstance(value, list) else 0
+    return sum(counts)
 
 
 MEMORY = "Memory: a JSON object with what you need to remember. "
@@ -530,8 +516,7 @@ answer: {"content": "the answer, or done"}; ends the task"""
 
 
 # -------------------------------------------------------------------------------------------- the parts, as Ray actors
-STORE = "store"  # the actors' names
-SERVER = "policy server {}"
+STORE = "store"  # the actor's name
 
 
 class Store:
@@ -552,8 +537,10 @@ class Store:
 
     def ended(self, worker, kept, dropped):
         """An episode of a worker ended: `kept` is what the learner will drop, nobody asks for `dropped`."""
-        self.playing.get(worker, Counter()).subtract([*kept, *dropped])
-        self.drop(dropped)
+        mine = self.playing.setdefault(worker, Counter())
+        if mine is not None:
+            mine.subtract([*kept, *dropped])
+            self.drop(dropped)
 
     def forget(self, worker):
         """The worker was lost, and the episodes that it played."""
@@ -577,118 +564,76 @@ class Store:
         return len(self.pictures), sum(map(len, self.pictures.values()))
 
 
-class PolicyServer:
+class PolicyServer(AnswerServer):
     """The policy: prompts of all workers that wait at a moment become one batch; weights are swapped between two
     batches, and every answer says by which version it was sampled."""
 
-    def __init__(self, args):
-        import ray
+    def __init__(self, args, store):
         import transformers
 
+        super().__init__(args, store)
         transformers.logging.set_verbosity_error()
         if args.cpu_threads:
             torch.set_num_threads(args.cpu_threads)
         self.model, self.processor = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=True)
-        self.store, self.max_new_tokens, self.version = ray.get_actor(STORE), args.max_new_tokens, -1
-        self.max_tokens = args.max_tokens
-        keeps = args.staleness + 1 if args.schedule else 0
-        self.batched, self.tokens, self.busy, self.asked = Batcher(self._sample), 0, 0.0, 0
-        self.keeps, self.earlier = keeps, {}  # --schedule: the last versions' weights
-        self.given = asyncio.Event()  # weights
+        self.batched = Batcher(self.sample)
+        self.lock = self.batched.lock  # held as a batch is sampled, too
+        self.earlier = {}  # --schedule: the last versions' weights
 
-    async def without_weights(self):
-        """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
-        if self.given.is_set():
-            await asyncio.Event().wait()  # until it is lost
+    @staticmethod
+    def weights_of(model, folder):
+        return fsdp.trained(model)
 
-    async def complete(self, prompt, images, seed, temperature, version=None):
-        """The Completion of a prompt's token ids; `images` are names of the store's pictures. With a `version` by the
-        weights of that one, in a batch of its own: what it is does not depend on when."""
-        await self.given.wait()
-        if version is not None:
-            return await self._complete_alone(llm.Prompt(prompt, images), seed, temperature, version)
-        self.asked += 1
-        try:
-            return await self.batched(llm.Prompt(prompt, images), seed, temperature)
-        finally:
-            self.asked -= 1
+    async def load(self, weights, version):
+        """Swap the trained weights in place."""
+        fsdp.fill(self.model, weights)
+        if self.args.schedule:
+            self.earlier[version] = weights
+            self.earlier.pop(version - self.args.staleness - 1, None)
 
-    async def _complete_alone(self, prompt, seed, temperature, version):
-        async with self.batched.lock:
+    async def answer(self, prompt, seed, temperature, version):
+        """In the next batch; by the weights of a `version` in one of its own: what it is does not depend on when."""
+        if version is None:
+            return await self.batched(prompt, seed, temperature)
+        async with self.lock:
             if version not in self.earlier:
-                raise UsageError("--schedule: the policy server was lost, and the earlier weights with it; begin again")
+                raise UsageError("--schedule: the policy server was lost, and the earlier weights; begin again")
             fsdp.fill(self.model, self.earlier[version])
-            now, self.version = self.version, version
-            try:
-                (done,) = await self._sample([prompt], [seed], temperature)
-            finally:
-                self.version = now
-                fsdp.fill(self.model, self.earlier[now])
-        return done
+            self.version = version
+            return (await self.sample([prompt], [seed], temperature))[0]
 
-    async def _sample(self, prompts, seeds, temperature):
-        names = sorted({name for prompt in prompts for name in prompt.images})
-        pictures = dict(zip(names, await self.store.get.remote(names), strict=True))
-        if None in pictures.values():
-            raise EnvFault("a screenshot is lost")
-        prompts = [llm.Prompt(prompt, [pictures[name] for name in prompt.images]) for prompt in prompts]
+    async def sample(self, prompts, seeds, temperature):
+        """The batch's Completions, cut where prompt and answer have --max-tokens."""
         begun = time.monotonic()
         sample = partial(llm.generate, self.model, self.processor, prompts, seeds)
-        done = await asyncio.to_thread(sample, temperature, self.max_new_tokens, self.version)
+        done = await asyncio.to_thread(sample, temperature, self.args.max_new_tokens, self.version)
         self.busy += time.monotonic() - begun
         for prompt, completion in zip(prompts, done, strict=True):
-            room = self.max_tokens - len(prompt)
+            room = self.args.max_tokens - len(prompt)
             del completion.ids[room:], completion.logprobs[room:]
-        self.tokens += sum(len(completion.ids) for completion in done)
         return done
-
-    async def set_weights(self, weights, version):
-        """Swap the trained weights in place, between two batches."""
-        async with self.batched.lock:
-            if version > self.version:  # else they come late
-                fsdp.fill(self.model, weights)
-                self.version = version
-            if self.keeps:
-                self.earlier[version] = weights
-                self.earlier = {old: kept for old, kept in self.earlier.items() if old > version - self.keeps}
-        self.given.set()
-
-    def statistics(self):
-        """Tokens sampled and seconds spent on it so far, and how many prompts wait or are sampled from now."""
-        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
 
 
 class RolloutWorker:
-    """Episodes in one browser, `envs_per_worker` at once. `name`: its own, not that of its place."""
+    """Episodes in one browser, `envs_per_worker` at once. `name`: its own, not that of its place. It asks `server`, for
+    evaluations `eval_server`."""
 
-    def __init__(self, args, number, name):
-        import ray
+    def __init__(self, args, number, name, store, server, eval_server):
         import transformers
 
         transformers.logging.set_verbosity_error()
-        self.args, self.name, self.store = args, name, ray.get_actor(STORE)
-        self.server = self.eval_server = ray.get_actor(SERVER.format(number % args.num_servers))
-        if args.eval_servers:
-            self.eval_server = ray.get_actor(SERVER.format(args.num_servers + number % args.eval_servers))
+        self.args, self.name, self.store, self.server, self.eval_server = args, name, store, server, eval_server
         self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")
-        self.root, self.free = make_env(args), None
+        self.slots = Slots(make_env(args), args.envs_per_worker)
 
-    async def _slot(self):
-        if self.free is None:
-            self.free = asyncio.Queue()
-            for env in [self.root] + [self.root.fork() for _ in range(self.args.envs_per_worker - 1)]:
-                self.free.put_nowait(env)
-        return await self.free.get()
-
-    async def play(self, task, seed, temperature, versions=None, evaluates=False, as_attempt=None):
+    async def play(self, task, seed, temperature, evaluates=False, versions=None, attempt=None):
         """(Trajectory or None where the task was dropped, the faults on the way, seconds that it waited for the
         policy). Its steps' screenshots are in the store, one use of each. With `versions` each step is sampled by the
-        weights of that version, with `as_attempt` as at that attempt of a run before, faults of now aside."""
+        weights of that version, with `attempt` as at that one of a run before, faults of now aside."""
+        server, waited = self.eval_server if evaluates else self.server, 0.0
 
-        server = self.eval_server if evaluates else self.server
-
-        async def episode(env, task, attempt, album):
+        async def episode(env, attempt, album):
             number = 0
 
             async def policy(prompt, own_seed):
@@ -696,64 +641,60 @@ class RolloutWorker:
                 names = [await album.show(picture) for picture in prompt.images]
                 await self._delay()
                 begun, version = time.monotonic(), versions and versions[min(number, len(versions) - 1)]
-                turns = {"turns": prompt.turns} if self.args.engine else {"version": version}
-                done = await server.complete.remote(list(prompt), names, own_seed, temperature, **turns)
+                asked = llm.Prompt(prompt, names, prompt.turns)
+                done = await server.complete.remote(asked, own_seed, temperature, version)
                 waited, number = waited + time.monotonic() - begun, number + 1
                 return done
 
             read = partial(read_action, size=self.args.viewport)
             prompt = partial(self._prompt, album)
-            attempt = attempt if as_attempt is None else as_attempt
-            return await play(env, task, policy, prompt, self._decode, seed, attempt, picture_name, read)
+            return await play(env, task, policy, prompt, self._decode, seed, attempt, image_name, read)
 
-        waited = 0.0
-        return *await self._play(task, seed, episode), waited
+        return *await self._play(task, episode, attempt), waited
 
     async def demonstrate(self, task):
         """The same of the oracle's episode."""
         chat, size = is_chat(self.processor, self.args.prompt_format), self.args.viewport
 
-        async def episode(env, task, attempt, album):
+        async def episode(env, attempt, album):
             def write(action, thought, obs):
                 return write_action(action, obs, size, chat)
 
             asked, read = partial(self._prompt, album), partial(read_action, size=size)
-            played = await demonstrate(env, task, asked, self._encode, write, picture_name, read)
+            played = await demonstrate(env, task, asked, self._encode, write, image_name, read)
             for step in played.steps:
                 await album.show(album.pictures[step.screenshot])
             return played
 
-        return *await self._play(task, 0, episode), 0.0
+        return *await self._play(task, episode), 0.0
 
-    async def _play(self, task, seed, episode):
-        env, log, albums = await self._slot(), FaultLog(window=10**9), []
+    async def _play(self, task, episode, as_attempt=None):
+        """`episode(env, attempt, album)` until it ends without a fault; what it showed stays in the store."""
+        albums = []
 
         async def play_once(env, task, attempt, index):
+            attempt = attempt if as_attempt is None else as_attempt
             albums.append(Album(self.store, self.name))
-            try:
-                return await episode(env, task, attempt, albums[-1])
-            except PromptOverflow as over:
-                verdict = 0.0 if envs.has_check(env, task) else None
-                return Trajectory(task, seed, attempt, over.steps, ending="overflow", verdict=verdict)
+            trajectory = await episode(env, attempt, albums[-1])
+            if trajectory.ending == "overflow" and envs.has_check(env, task):
+                trajectory.verdict = 0.0
+            return trajectory
 
-        try:
-            trajectory = await play_until_sound(env, task, 0, play_once, log)
-        finally:
-            self.free.put_nowait(env)
+        trajectory, log = await self.slots.play(task, play_once)
         kept = albums.pop().shown if trajectory is not None else []
         await self.store.ended.remote(self.name, kept, [name for album in albums for name in album.shown])
         return trajectory, log
 
     def _prompt(self, album, instruction, steps, obs):
-        """`agent_prompt`, for steps that have only the names of their screenshots."""
-        album.pictures[picture_name(obs["screenshot"])] = obs["screenshot"]
+        """`agent_prompt`, for steps that have only the names of their screenshots; None where it leaves no room."""
+        album.pictures[image_name(obs["screenshot"])] = obs["screenshot"]
         seen, args = [replace(step, screenshot=album.pictures[step.screenshot]) for step in steps], self.args
-        formats = dict(prompt_format=args.prompt_format, response_format=args.response_format)
-        prompt = agent_prompt(self.processor, instruction, seen, obs, history_images=args.history_images, **formats)
+        options = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        prompt = agent_prompt(self.processor, instruction, seen, obs, **options)
         if len(prompt) < args.max_tokens:
             return prompt
         if steps:
-            raise PromptOverflow(steps)
+            return None
         raise UsageError(f"--max-tokens {args.max_tokens}: the first prompt alone has {len(prompt)} tokens")
 
     async def _delay(self):
@@ -770,7 +711,7 @@ class RolloutWorker:
         return tokenizer.encode(text, add_special_tokens=False) + [llm.end_of_turn(tokenizer)]
 
     async def close(self):
-        await self.root.close()
+        await self.slots.close()
 
 
 class Album:
@@ -781,65 +722,37 @@ class Album:
 
     async def show(self, picture):
         """The picture's name, once the store has it."""
-        name = picture_name(picture)
+        name = image_name(picture)
         if name not in self.shown:
             await self.store.put.remote(name, picture, self.worker)
             self.shown.append(name)
         return name
 
 
-def picture_name(picture):
-    return hashlib.sha256(picture).hexdigest()[:32]
-
-
 def make_env(args):
     return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
-
-
-def read_schedule(args):
-    """{iteration: {place: (attempt, versions of its steps)}} of the rollouts that the run --schedule was trained on; a
-    place is the group's number times G plus the member. Raises UsageError where that run does not fit."""
-    schedule = {}
-    for trajectory in TrajectoryStore(Path(args.schedule) / "trajectories.jsonl"):
-        if trajectory.kind == "rollout":
-            versions = [step.version for step in trajectory.steps]
-            schedule.setdefault(trajectory.phase, {})[trajectory.place] = trajectory.attempt, versions
-    said = f"--schedule {args.schedule}: "
-    if not schedule:
-        raise UsageError(f"{said}no run with rollouts is there")
-    if args.iterations > max(schedule):
-        raise UsageError(f"{said}it has {max(schedule)} batches, not {args.iterations}: --iterations {max(schedule)}")
-    if any(len(places) != args.batch_trajectories for places in schedule.values()):
-        raise UsageError(f"{said}its batches have {len(schedule[max(schedule)])} trajectories: --batch-trajectories")
-    if max(i - 1 - v for i, places in schedule.items() for _, row in places.values() for v in row) > args.staleness:
-        raise UsageError(f"{said}it has older steps than --staleness {args.staleness} allows")
-    return schedule
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
 class System:
     """The actors, and what keeps every slot of every worker playing, whatever the learner does meanwhile: `players`,
-    whose `changed` guards the pool and the counts."""
+    whose `changed` guards the pool and the counts. `schedule`: what is to be played again (`read_schedule`)."""
 
-    def __init__(self, args, pool, run_folder):
+    def __init__(self, args, pool, run_folder, schedule=None):
         import ray
 
-        self.ray, self.args, self.pool, self.folder = ray, args, pool, run_folder / "adapters"
+        self.ray, self.args, self.pool, self.schedule = ray, args, pool, schedule
+        self.folder, self.steps = run_folder / "adapters", 0
+        pool.open = False  # until training begins
         # Ray starts a lost store or server anew and asks it once more what was asked of the lost one.
         forever = {"max_restarts": -1, "max_task_retries": -1}
         self.store = ray.remote(Store).options(**forever, name=STORE, num_cpus=0).remote()
+        self.kind = EngineServer if args.engine else PolicyServer
         options = forever | {"num_cpus": 1, "num_gpus": args.gpus_per_server, "max_concurrency": 1000}
-        if args.engine:
-            server = partial(ray.remote(EngineServer).options, **options)
-            start = dict(url=args.engine, model_id=args.model_id, max_new_tokens=args.max_new_tokens)
-            start |= dict(max_tokens=args.max_tokens, store=STORE)
-        else:
-            server, start = partial(ray.remote(PolicyServer).options, **options), dict(args=args)
         count = args.num_servers + args.eval_servers  # the last ones are for evaluations
-        self.servers = [server(name=SERVER.format(number)).remote(**start) for number in range(count)]
+        server = ray.remote(self.kind).options(**options)
+        self.servers = [server.remote(args, STORE) for _ in range(count)]
         self.given = [None] * count  # what each of them is to have: (weights, version)
-        self.steps, self.version = 0, 0
-        self.schedule = read_schedule(args) if args.schedule else None
         self.worker = ray.remote(RolloutWorker).options(num_cpus=1, max_concurrency=args.envs_per_worker + 2)
         self.names, self.started = {}, 0  # a worker's place -> the name of who is there; workers so far
         slots, supply = args.envs_per_worker, [self._supply(number) for number in range(count)]
@@ -852,7 +765,9 @@ class System:
         if place in self.names:
             self.store.forget.remote(self.names[place])
         self.names[place] = self.started = self.started + 1
-        return self.worker.remote(self.args, place, self.names[place])
+        evaluating = self.servers[self.args.num_servers :] or self.servers
+        server, eval_server = self.servers[place % self.args.num_servers], evaluating[place % len(evaluating)]
+        return self.worker.remote(self.args, place, self.names[place], self.store, server, eval_server)
 
     # --- in the thread that plays
 
@@ -872,11 +787,11 @@ class System:
             asked = sum([(await server.statistics.remote())["asked"] for server in self.servers])
         except self.ray.exceptions.RayError:  # one is lost: whoever plays notices that, too
             asked = 0
-        playing, total = self.players.playing, self.args.iterations
+        playing, batch = self.players.playing, f"batch {self.pool.version + 1} of {self.args.iterations}"
         with self.changed:
             ready, lag, vain = len(self.pool.ready) * self.pool.group_size, self.pool.lag(), self.pool.in_vain()
         return (
-            f"batch {self.version + 1} of {total}: {playing} episodes run, {min(asked, playing)} wait for the model, "
+            f"{batch}: {playing} episodes run, {min(asked, playing)} wait for the model, "
             f"{max(0, playing - asked)} for pages; {ready} trajectories of {self.args.batch_trajectories} are there, "
             f"lag {lag:.1f}; {self.players.per_hour():,.0f} an hour{vain}"
         )
@@ -907,50 +822,37 @@ class System:
         return row
 
     def _forget(self):
-        """The store need not keep what the pool has discarded."""
+        """The store need not keep what the pool has discarded, and others may begin in its place."""
         if self.pool.discarded:
             self.drop(names_of(self.pool.discarded))
             self.pool.discarded = []
+            self.players.notify()
 
     # --- what the learner asks for
 
-    def batch(self):
-        """The next batch of groups."""
-        groups = self.players.wait(self.pool.take)
-        with self.changed:
-            self._forget()
+    def batch(self, iteration):
+        """The next batch: its groups, and their screenshots' bytes by name. What has none any more is dropped."""
+        while True:
+            groups = play_again(self, iteration) if self.schedule else self.players.wait(self._take)
+            pictures = self.pictures(names_of(t for g in groups for t in g.done.values()))
+            lost = [g for g in groups if not pictures.keys() >= set(names_of(g.done.values()))]
+            if not lost:
+                return groups, pictures
+            with self.changed:
+                self.pool.give_back([g for g in groups if g not in lost], lost)
+                self._forget()
+
+    def _take(self):
+        groups = self.pool.take()
+        self._forget()  # what was too old
         return groups
-
-    def batch_again(self, iteration):
-        """The groups of a batch of the run that --schedule names, each step by the version that sampled it there."""
-        places, groups, size = list(self.schedule[iteration].items()), {}, self.pool.group_size
-        for number in sorted({place // size for place, _ in places}):
-            groups[number] = Group(number, self.pool.draw_task(number))
-
-        def call(worker, index):
-            place, (attempt, versions) = places[index]
-            seed = llm.seed_of(self.args.seed, *divmod(place, size))
-            return worker.play.remote(groups[place // size].task, seed, self.args.temperature, versions, False, attempt)
-
-        for (place, _), trajectory in zip(places, self.players.play_each(call, len(places)), strict=True):
-            group = groups[place // size]
-            if trajectory is None or trajectory.verdict is None:
-                raise TooManyFaults(f"--schedule: {group.task.task_id} cannot be played again")
-            trajectory.reward, trajectory.place = float(trajectory.verdict), place
-            self.steps += len(trajectory.steps)
-            group.done[place % size] = trajectory
-        return list(groups.values())
 
     def publish(self, model, version):
         """Hand the trained weights to the policy servers, as this version from now on."""
-        if self.args.engine:
-            weights = str(self.folder / str(version % (self.pool.eta + 2)))  # answers may be on their way still
-            model.save_pretrained(weights)
-        else:
-            weights = self.ray.put(fsdp.trained(model))
-        self._give(range(self.args.num_servers), weights, version)
+        weights = self.kind.weights_of(model, self.folder / str(version % (self.pool.eta + 2)))  # some are read still
+        self._give(range(self.args.num_servers), self.ray.put(weights), version)
         with self.changed:
-            self.version = self.pool.version = version
+            self.pool.version = version
         self.players.notify()
 
     def _give(self, numbers, weights, version):
@@ -961,18 +863,24 @@ class System:
         self.players.notify()
         self.ray.get([self.servers[number].set_weights.remote(weights, version) for number in numbers])
 
-    def begin_evaluation(self, tasks, beside=False):
-        """Begin episodes by the policy of now at seeds that are the same for every run, before rollouts or beside them:
-        a TaskList."""
+    def begin_evaluation(self, tasks, name, iteration, beside=False):
+        """Begin episodes by the policy of now at seeds that are the same for every run, before rollouts or beside
+        them: an Evaluation."""
         self._give(range(self.args.num_servers, len(self.servers)), *self.given[0])
-        versions = [self.version] if self.args.schedule else None
+        versions = [self.pool.version] if self.args.schedule else None
 
         def call(worker, index):
-            return worker.play.remote(
-                tasks[index], llm.seed_of(1234, index), self.args.eval_temperature, versions, True
-            )
+            seed = llm.seed_of(1234, index)
+            return worker.play.remote(tasks[index], seed, self.args.eval_temperature, True, versions)
 
-        return self.players.begin_each(call, len(tasks), beside)
+        return Evaluation(name, iteration, self.steps, self.players.begin_each(call, len(tasks), beside))
+
+    def finish(self, listed):
+        """What came of a TaskList's episodes, those that were not dropped, and their screenshots' bytes by name."""
+        trajectories = [t for t in self.players.finish_each(listed) if t is not None]
+        pictures = self.pictures(names_of(trajectories))
+        self.drop(names_of(trajectories))
+        return trajectories, pictures
 
     def pictures(self, names):
         """The files' bytes by name, those that the store has."""
@@ -984,17 +892,10 @@ class System:
         """One use less of each picture."""
         self.store.drop.remote(names)
 
-    def give_back(self, groups, lost):
-        """See `Pool.give_back`."""
-        with self.changed:
-            self.pool.give_back(groups, lost)
-            self._forget()
-        self.players.notify()
-
     def metrics(self):
         """Faults, what was gathered in vain, and what the servers did, so far."""
         servers = self.ray.get([server.statistics.remote() for server in self.servers])
-        counts = {f"pool/{name}": self.pool.counts[name] for name in LOST}
+        counts = {f"pool/{name}": self.pool.counts[name] for name in (*WHY, "lost")}
         counts["staleness/dropped"] = counts.pop("pool/stale")
         pictures, size = self.ray.get(self.store.size.remote())
         return counts | {
@@ -1003,6 +904,21 @@ class System:
             "perf/pictures": pictures,
             "perf/picture_bytes": size,
         }
+
+
+@dataclass
+class Evaluation:
+    """Episodes by the policy of an iteration; `steps`: environment steps until then."""
+
+    name: str
+    iteration: int
+    steps: int
+    listed: TaskList
+
+
+def names_of(trajectories):
+    """Their screenshots' names, each once a trajectory: the store counts a use for each."""
+    return [name for t in trajectories for name in sorted({step.screenshot for step in t.steps if step.screenshot})]
 
 
 # ---------------------------------------------------------------------------------------------------------- the learner
@@ -1016,6 +932,8 @@ class Learner:
     iteration: int = -1  # the last one done; 0: the start
     updates: int = 0
     pictures: dict = field(default_factory=dict)  # the screenshots of what it learns from, by name
+    folder: Path | None = None  # where the run's screenshots are
+    recent: list = field(default_factory=list)  # reinforce: trajectories of the last batches
 
     def __post_init__(self):
         self.actor.prompt = self.prompt
@@ -1043,36 +961,43 @@ def set_advantages(groups, args):
                 step.advantage = value
 
 
+def actor_loss(actor, steps, weights, prox, args):
+    """Eq. 1 summed over the steps, weighted by their trajectories' `weights`; and what is logged, summed over their
+    tokens: the clipped, dual-clipped and capped ones, drift, surprise, all [6]. `prox`: the proximal policy's log-probs
+    by step; without any the clip range is around the policy that sampled."""
+    logprobs, mask = actor.logprobs(steps, args.temperature)  # [N, T]
+    behave = padded([step.logprobs for step in steps], mask)
+    near = padded([prox[step] for step in steps], mask) if prox else behave
+    advantages = torch.tensor([step.advantage for step in steps], device=mask.device)
+    weight = torch.tensor([weights[step.trajectory] for step in steps], device=mask.device)
+    behave_cap = args.behave_cap if prox else 0.0
+    loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, args.clip_eps, args.dual_clip, behave_cap)
+    count, now = mask.sum(), logprobs.detach()
+    parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
+    shown = torch.stack([*parts, ((behave - now) * mask).sum(), -(now * mask).sum(), count])
+    return (loss * weight[:, None]).sum(), shown
+
+
 @parallel.everywhere
 def update_actor(learner, groups, pictures, version, args):
     """One batch's updates. Metrics; `logprob_gap`: how far an answer's log-prob at sampling is from our own, per
     token, where both are of this version: a server that samples from something else shows there."""
-    actor, loss_kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
+    actor, kind, sums, learner.pictures = learner.actor, LOSSES[args.loss], [], pictures
     played = [t for group in groups for t in group.done.values()]
     trajectories = [t for t in played if t.steps[0].advantage]  # the others have no gradient, but count in the mean
     lengths = torch.tensor([len(t.steps) for t in trajectories])
-    weights = step_weights(lengths, loss_kind.step_weight or args.step_weight, args.k)
+    weights = step_weights(lengths, kind.step_weight or args.step_weight, args.k)
     weights = dict(zip(trajectories, weights.tolist(), strict=True))
     prox = {}
-    if loss_kind.proximal:  # one forward pass by the weights before the updates
+    if kind.proximal:  # one forward pass by the weights before the updates
         prox = actor.token_logprobs(steps_of(trajectories), args.temperature)
-    own_steps = changing_steps if loss_kind.moving else lambda trajectory: steps_of([trajectory])
+    own_steps = changing_steps if kind.moving else lambda trajectory: steps_of([trajectory])
     steps = {t: own_steps(t) for t in played}
 
     def loss_sum(part):
-        logprobs, mask = actor.logprobs(part, args.temperature)  # [N, T]
-        behave = padded([step.logprobs for step in part], mask)
-        near = padded([prox[step] for step in part], mask) if prox else behave
-        advantages = torch.tensor([step.advantage for step in part], device=mask.device)
-        weight = torch.tensor([weights[step.trajectory] for step in part], device=mask.device)
-        bounds = dict(clip_eps=args.clip_eps, dual_clip=args.dual_clip, behave_cap=args.behave_cap if prox else 0.0)
-        loss, shares = decoupled_loss(logprobs, near, behave, advantages, mask, **bounds)
-        count = mask.sum()
-        drift = ((behave - logprobs.detach()) * mask).sum()
-        entropy = -(logprobs.detach() * mask).sum()
-        parts = [shares[name] * count for name in ("clipped", "dual_clipped", "capped")]
-        sums.append(torch.stack([*parts, drift, entropy, count]))
-        return (loss * weight[:, None]).sum()
+        loss, shown = actor_loss(actor, part, weights, prox, args)
+        sums.append(shown)
+        return loss
 
     def tokens_of(some):
         return sum(len(step.action_ids) for t in some for step in steps[t])
@@ -1081,10 +1006,11 @@ def update_actor(learner, groups, pictures, version, args):
     if args.loss_mean == "group":  # --max-grad-norm is that of a mean over tokens
         max_norm *= tokens_of(played) / len(played)
     # Adam takes any constant out of a gradient: what 1/k changes is the rate, and the clip does not see it
-    scale = Args.k / args.k if (loss_kind.step_weight or args.step_weight) == "constant" else 1.0
+    scale = Args.k / args.k if (kind.step_weight or args.step_weight) == "constant" else 1.0
     rate = scale * args.learning_rate * warmup_cosine(learner.iteration / args.iterations, 0.0167, 0.1)
-    batches, counts = [], []
-    for some in learn.shuffled(played, math.ceil(len(played) / args.minibatches), 1, learner.rng):
+    order, batches, counts = list(played), [], []
+    learner.rng.shuffle(order)
+    for some in (order[number :: args.minibatches] for number in range(args.minibatches)):
         part = [step for t in some if t in weights for step in steps[t]]
         if part:
             batches.append(part)
@@ -1142,6 +1068,9 @@ def restore(learner, system, run, args):
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
     system.players.faults.set_state(state["faults"])
+    if LOSSES[args.loss].wanted == "single":
+        rollouts = [t for t in run.trajectories if t.kind == "rollout"]
+        learner.recent = [t for t in rollouts if t.phase > learner.iteration - REPLAYED]
     system.publish(learner.actor.model, system.pool.version)
 
 
@@ -1151,67 +1080,39 @@ def restore_learner(learner, checkpoint):
     net.restore(checkpoint, {"actor": learner.actor}, learner.rng)
 
 
-def keep(run, trajectories, pictures):
+def keep(run, trajectories, pictures, title, iteration):
     """Write trajectories, with their screenshots as files, to the run's folder."""
-    for trajectory in trajectories:
-        for step in trajectory.steps:
-            picture = pictures.get(step.screenshot)
-            step.screenshot = run.trajectories.add_image(picture) if picture is not None else None
+    for t in trajectories:
+        t.policy, t.kind, t.phase = title, kind_of(title), iteration
+    for step in steps_of(trajectories):
+        picture = pictures.get(step.screenshot)
+        step.screenshot = run.trajectories.add_image(picture) if picture is not None else None
     run.trajectories.append(trajectories)
-
-
-LOST = (
-    "stale",
-    "all_equal",
-    "unlike",
-    "failed",
-    "faulty",
-    "lost",
-    "no_pictures",
-)  # why groups (lost: episodes) were in vain
-
-
-def names_of(trajectories):
-    """Their screenshots' names, each once a trajectory: the store counts a use for each."""
-    return [name for t in trajectories for name in sorted({step.screenshot for step in t.steps if step.screenshot})]
 
 
 def evaluate(system, run, tasks, name, iteration):
     """Episodes by the policy of now: (trajectories, metrics)."""
-    return end_evaluation(system, run, system.begin_evaluation(tasks), name, iteration)
+    return end_evaluation(system, run, system.begin_evaluation(tasks, name, iteration))
 
 
-def end_evaluation(system, run, begun, name, iteration):
+def end_evaluation(system, run, evaluation):
     """The same of an evaluation that was begun, once it is over."""
     with run.timer("evaluation"):
-        trajectories = [t for t in system.players.finish_each(begun) if t is not None]
-        pictures = system.pictures(names_of(trajectories))
-    for trajectory in trajectories:
-        trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
-    system.drop(names_of(trajectories))
-    keep(run, trajectories, pictures)
-    return trajectories, evaluation_metrics(trajectories, name.replace(" ", "_"))
-
-
-@dataclass
-class Beside:
-    """An evaluation that runs beside training: its episodes, whose policy it is of, environment steps until then."""
-
-    begun: object
-    iteration: int
-    steps: int
+        trajectories, pictures = system.finish(evaluation.listed)
+    keep(run, trajectories, pictures, evaluation.name, evaluation.iteration)
+    return trajectories, evaluation_metrics(trajectories, evaluation.name.replace(" ", "_"))
 
 
 def log_evaluation(system, run, beside):
     """Log an evaluation that ran beside training, under the iteration whose policy it is of."""
-    _, metrics = end_evaluation(system, run, beside.begun, "eval", beside.iteration)
+    _, metrics = end_evaluation(system, run, beside)
     run.log({**metrics, "charts/iteration": beside.iteration}, beside.steps)
     run.report(f"evaluation of iteration {beside.iteration}", metrics, "eval/success")
 
 
-def staleness(groups, version):
+def staleness(trajectories, version):
     """How many versions behind the steps are. Metrics."""
-    lags = [version - step.version for g in groups for t in g.done.values() for step in t.steps]
+    lags = [version - step.version for t in trajectories for step in t.steps]
     return {"staleness/mean": sum(lags) / len(lags), "staleness/max": max(lags)}
 
 
@@ -1227,44 +1128,54 @@ def lengths(trajectories):
     return {f"rollout/{name}": sum(values) / len(values) for name, values in found.items() if values}
 
 
-def collect(system, iteration, args):
-    """A batch of groups, whose screenshots are all there, and these."""
-    while True:
-        groups = system.batch_again(iteration) if args.schedule else system.batch()
-        pictures = system.pictures(names_of(t for g in groups for t in g.done.values()))
-        whole = [g for g in groups if all(name in pictures for name in names_of(g.done.values()))]
-        if len(whole) == len(groups):
-            return groups, pictures
-        system.give_back(whole, [g for g in groups if g not in whole])
+def start_actor(learner, system, run, train_tasks, args):
+    """Supervised fine-tuning on a few demonstrations. Metrics."""
+    rng = random.Random(args.seed)  # its own: what follows is then as from the saved start
+    tasks = rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
+
+    def call(worker, index):
+        return worker.demonstrate.remote(tasks[index])
+
+    with run.timer("waiting"):
+        demos, pictures = system.finish(system.players.begin_each(call, len(tasks)))
+    demos = [t for t in demos if t.verdict and pictures.keys() >= set(names_of([t]))]  # a lost store has none
+    if not demos:
+        raise UsageError("there is no demonstration of a success: --num-demos N, or 0 for none")
+    run.say(f"{len(demos)} demonstrations of {len(steps_of(demos))} steps: fine-tuning")
+    with run.timer("training"):
+        loss = fine_tune(learner, demos, pictures, args)
+    run.save_start(*learner.actor.weights())
+    keep(run, demos, pictures, "oracle", 0)
+    return {"losses/sft_loss": loss}
 
 
-def start_actor(learner, system, run, train_tasks, test_tasks, args):
-    """Supervised fine-tuning on a few demonstrations, and what the start can do: its test episodes."""
-    metrics, before = {}, []
-    if args.num_demos:
-        tasks = learner.rng.sample(train_tasks, min(len(train_tasks), args.num_demos))
-        with run.timer("waiting"):
-            demos = system.players.play_each(lambda worker, index: worker.demonstrate.remote(tasks[index]), len(tasks))
-            names = names_of(t for t in demos if t is not None)
-            demos = [t for t in demos if t is not None and t.verdict]
-            pictures = system.pictures(names)
-        if not demos:
-            raise UsageError("there is no demonstration of a success: --num-demos N, or 0 for none")
-        run.say(f"{len(demos)} demonstrations of {sum(len(d.steps) for d in demos)} steps: fine-tuning")
-        with run.timer("training"):
-            metrics["losses/sft_loss"] = fine_tune(learner, demos, pictures, args)
-        run.save_start(*learner.actor.weights())
-        system.drop(names)
-        keep(run, demos, pictures)
-    learner.iteration = 0
-    system.publish(learner.actor.model, 0)
-    if args.test_before and test_tasks:
+def begin(learner, system, run, train_tasks, test_tasks, args):
+    """The start, or the run's last checkpoint. What the start can do: its test episodes."""
+    before, metrics = [t for t in run.trajectories if t.kind == "test before"], {"charts/iteration": 0}
+    if run.resumed:
+        restore(learner, system, run, args)
+        if learner.iteration or before or not test_tasks:
+            return before
+    else:
+        metrics |= start_actor(learner, system, run, train_tasks, args) if args.num_demos else {}
+        learner.iteration = 0
+        system.publish(learner.actor.model, 0)
+    if test_tasks:
         before, tested = evaluate(system, run, test_tasks, "test before", 0)
         metrics |= tested
         run.report("start", tested, "test_before/success")
-    run.log({**metrics, "charts/iteration": 0}, system.steps)
+    run.log(metrics, system.steps)
     save(learner, system, run)
     return before
+
+
+def begin_again(learner, system, run, eval_tasks, args):
+    """The evaluation beside training that a resumed run's end cut off, begun again: it is of the checkpoint's policy.
+    Else None."""
+    due = learner.iteration and learner.iteration % args.eval_every == 0 and args.eval_servers and eval_tasks
+    if not due or any(t.kind == "eval" and t.phase == learner.iteration for t in run.trajectories):
+        return None
+    return system.begin_evaluation(eval_tasks, "eval", learner.iteration, beside=True)
 
 
 def tasks_of(env, split, args, horizon=0):
@@ -1278,66 +1189,50 @@ def train(args, env, run, learner, system):
     torch.manual_seed(args.seed)
     train_tasks, eval_tasks, test_tasks = (tasks_of(env, split, args) for split in ("train", "eval", "test"))
     eval_tasks, test_tasks = eval_tasks[: args.eval_tasks], test_tasks[: args.test_tasks]
-    played = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
-    order = random.Random(args.seed).sample(played, len(played))
-    wanted = LOSSES[args.loss].wanted
-    in_a_row = args.group_size if wanted == "successes" else 1  # a task's rollouts, one by one
-    system.pool.draw_task = lambda number: order[number // in_a_row % len(order)]
     run.say(f"run folder {run.path}")
-    if run.resumed:
-        restore(learner, system, run, args)
-        before = [t for t in run.trajectories if t.kind == "test before"]
-        recent = [t for t in run.trajectories if t.kind == "rollout" and t.phase > learner.iteration - REPLAYED]
-    else:
-        recent, before = [], start_actor(learner, system, run, train_tasks, test_tasks, args)
-    beside = None  # the evaluation that runs beside training
+    before = begin(learner, system, run, train_tasks, test_tasks if args.test_before else [], args)
+    beside = begin_again(learner, system, run, eval_tasks, args)  # an evaluation that runs beside training
     system.pool.open = not args.schedule  # then a batch's rollouts are all that is played
     while learner.iteration < args.iterations:
         learner.iteration += 1
         # a batch of groups is taken, whatever the workers play meanwhile
-        asked = time.time()
+        times = {"asked": time.time()}
         with run.timer("waiting"):
-            groups, pictures = collect(system, learner.iteration, args)
-        taken = time.time()
+            groups, pictures = system.batch(learner.iteration)
+        times["taken"] = time.time()
         rollouts = [t for group in groups for t in group.done.values()]
-        for t in rollouts:
-            t.phase, t.policy, t.kind = learner.iteration, "rollouts", "rollout"
-        lag = staleness(groups, system.version)
-        assert lag["staleness/max"] <= (0 if args.sync else args.staleness)
+        metrics = staleness(rollouts, system.pool.version) | rollout_metrics(rollouts) | lengths(rollouts)
+        assert metrics["staleness/max"] <= args.staleness
         # trained on
+        set_advantages(groups, args)
+        keep(run, rollouts, pictures, "rollouts", learner.iteration)
         with run.timer("training"):
-            set_advantages(groups, args)
-            metrics, names = rollout_metrics(rollouts) | lengths(rollouts) | lag, names_of(rollouts)
-            if wanted == "single":
-                keep(run, rollouts, pictures)  # the replay's pictures are files
-                recent = [t for t in recent if t.phase > learner.iteration - REPLAYED] + rollouts
-                metrics |= replay(learner, recent, run, args)
+            if LOSSES[args.loss].wanted == "single":
+                metrics |= replay(learner, rollouts, args)
             else:
-                metrics |= update_actor(learner, groups, pictures, system.version, args)
-        trained = time.time()
-        warn_of_gap(run, metrics)
+                metrics |= update_actor(learner, groups, pictures, system.pool.version, args)
+        times["trained"] = time.time()
         # and the new weights published
-        system.publish(learner.actor.model, system.version + 1)
-        times = {"asked": asked, "taken": taken, "trained": trained, "published": time.time()}
+        system.publish(learner.actor.model, system.pool.version + 1)
+        times["published"] = time.time()
+        system.drop(names_of(rollouts))
         system.players.write_timeline(run, {"batch": learner.iteration, "groups": [g.number for g in groups], **times})
-        if wanted != "single":
-            keep(run, rollouts, pictures)
-        system.drop(names)
+        warn_of_gap(run, metrics)
         metrics |= system.players.metrics() | system.metrics()
-        due = learner.iteration % args.eval_every == 0 and eval_tasks
-        if beside and (due or beside.begun.over()):
-            log_evaluation(system, run, beside)
-            beside = None
-        if due and args.eval_servers:
-            beside = Beside(system.begin_evaluation(eval_tasks, True), learner.iteration, system.steps)
-        elif due:
-            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration)[1]
         metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
+        # evaluations, beside training or before it goes on
+        due, saves = (learner.iteration % every == 0 for every in (args.eval_every, args.save_every))
+        if beside and (due or saves or beside.listed.over()):
+            beside = log_evaluation(system, run, beside)
+        if due and args.eval_servers and eval_tasks:
+            beside = system.begin_evaluation(eval_tasks, "eval", learner.iteration, beside=True)
+        elif due and eval_tasks:
+            metrics |= evaluate(system, run, eval_tasks, "eval", learner.iteration)[1]
         run.log(metrics, system.steps)
-        if due:
+        if due and eval_tasks:
             shown = "rollout/reward staleness/mean losses/clip_fraction eval/success"
             run.report(f"iteration {learner.iteration}, {system.steps} steps", metrics, shown)
-        if learner.iteration % args.save_every == 0:
+        if saves:
             save(learner, system, run)
     system.pool.open = False
     if beside:
@@ -1352,6 +1247,27 @@ def train(args, env, run, learner, system):
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
 
 
+def make_pool(env, args):
+    """The Pool of the tasks that have a check, in a random order. Raises UsageError where there are none."""
+    if not any(envs.has_check(env, task) for task in env.tasks("train")):
+        raise UsageError(
+            f"{args.env_id}: no training task has a check of its own, and nothing else says what succeeded"
+        )
+    tasks = [task for task in tasks_of(env, "train", args, args.train_horizon) if envs.has_check(env, task)]
+    if not tasks:
+        raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
+    order, wanted = random.Random(args.seed).sample(tasks, len(tasks)), LOSSES[args.loss].wanted
+    in_a_row = args.group_size if wanted == "successes" else 1  # a task's rollouts, one by one
+    size = args.group_size if wanted == "mixed" else 1
+    wanted = "any" if wanted == "mixed" and not args.dynamic_sampling else wanted
+    alike = not getattr(env, "live", False)
+
+    def draw_task(number):
+        return order[number // in_a_row % len(order)]
+
+    return Pool(draw_task, size, args.batch_trajectories, args.staleness, wanted, alike)
+
+
 def main(args):
     args.env_id = envs.full_name(args.env_id)
     at_least_1 = """num_workers envs_per_worker num_servers max_new_tokens max_tokens history_images sft_epochs
@@ -1364,6 +1280,8 @@ def main(args):
         raise UsageError(f"--loss {args.loss} is synchronous, as WebGym is: add --sync")
     if args.sync or args.schedule or args.engine:
         args.eval_servers = 0
+    if args.sync:
+        args.staleness = 0
     if args.batch_trajectories % args.group_size:
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
@@ -1375,33 +1293,24 @@ def main(args):
         raise UsageError("--schedule needs the weights of earlier versions, which no checkpoint has: begin it again")
     if parallel.sharded():
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
+    schedule = read_schedule(args) if args.schedule else None
     learner = load_learner(args)
     if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     if args.engine:
         Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
-    horizons = [task.max_steps for task in env.tasks("train") if envs.has_check(env, task)]
-    if not horizons:
-        reason = "nothing else says what succeeded"
-        raise UsageError(f"{args.env_id}: no training task has a check of its own, and {reason}")
-    if args.train_horizon and args.train_horizon < min(horizons):
-        raise UsageError(f"--train-horizon {args.train_horizon}: no task of {args.env_id} is that short; 0: all")
+    pool = make_pool(env, args)
     if parallel.is_main():
         start_ray(args.ray_address, args.num_workers + args.num_servers + args.eval_servers)
     with Run.create(args, __file__, args.runs_dir, args.resume) as run:
+        learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
                 restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
-        eta, alike = 0 if args.sync else args.staleness, not getattr(env, "live", False)
-        wanted = LOSSES[args.loss].wanted
-        size = args.group_size if wanted == "mixed" else 1
-        wanted = "any" if wanted == "mixed" and not args.dynamic_sampling else wanted
-        pool = Pool(None, size, args.batch_trajectories, eta, wanted, alike)
-        pool.open = False
-        system = System(args, pool, run.path)
+        system = System(args, pool, run.path, schedule)
         try:
             train(args, env, run, learner, system)
             parallel.let_go()

@@ -212,6 +212,12 @@ def truncate(path: Path, size: int) -> None:
         os.truncate(path, size)
 
 
+def image_name(data: bytes) -> str:
+    """The name of an image file, made of its content, in a run's folder."""
+    kind = "png" if data.startswith(b"\x89PNG") else "jpg" if data.startswith(b"\xff\xd8") else "webp"
+    return f"screenshots/{hashlib.sha256(data).hexdigest()[:24]}.{kind}"
+
+
 class TrajectoryStore:
     """Append-only JSON lines at `path`; images in `screenshots/` beside it. One writer, any number of readers.
 
@@ -252,9 +258,8 @@ class TrajectoryStore:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def add_image(self, data: bytes) -> str:
-        """Stores an image once, under a name made of its content; gives the name for `Step.screenshot`."""
-        kind = "png" if data.startswith(b"\x89PNG") else "jpg" if data.startswith(b"\xff\xd8") else "webp"
-        name = f"screenshots/{hashlib.sha256(data).hexdigest()[:24]}.{kind}"
+        """Stores an image once; gives its name (`image_name`) for `Step.screenshot`."""
+        name = image_name(data)
         file = self.path.parent / name
         if not file.exists():
             file.parent.mkdir(exist_ok=True)

@@ -136,18 +136,19 @@ def test_an_answer_with_an_image_token_is_a_fault_and_room_is_what_the_prompt_le
     async def get(names):
         return [b"picture" for _ in names]
 
-    async def complete_chat(turns, pictures, seed, temperature, longest, version):
-        asked.append(longest)
+    async def complete_chat(turns, pictures, seed, temperature, max_new_tokens, version):
+        asked.append(max_new_tokens)
         return llm.Completion([7, 99], [-1.0, -2.0], version), [1, 99, 2]
 
     async def ask(image_token):
         part.given, part.image_token = asyncio.Event(), image_token
         part.given.set()
-        return await part.complete([1, image_token, 2], ["a"], 3, 1.0, [])
+        return await part.complete(llm.Prompt([1, image_token, 2], ["a"], []), 3, 1.0)
 
     part.engine = SimpleNamespace(complete_chat=complete_chat, url="http://e/v1")
     part.store = SimpleNamespace(get=SimpleNamespace(remote=get))
-    part.max_new_tokens, part.max_tokens, part.version, part.asked, part.busy, part.tokens = 64, 20, 5, 0, 0.0, 0
+    part.args = SimpleNamespace(max_new_tokens=64, max_tokens=20)
+    part.version, part.asked, part.busy, part.tokens = 5, 0, 0.0, 0
     with pytest.raises(EnvFault, match="sampled an image token"):
         asyncio.run(ask(99))
     assert asked == [17]

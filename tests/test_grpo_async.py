@@ -11,6 +11,7 @@ import random
 import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +23,10 @@ from PIL import Image
 import grpo_async
 from common import visual
 from common.actions import Action, ActionError, parse
-from common.errors import TooManyFaults, UsageError
+from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import learn, llm
-from common.replay import Step, Trajectory, TrajectoryStore
+from common.lm.rollout import Slots, play
+from common.replay import Step, Trajectory, TrajectoryStore, image_name
 from envs import Task
 from envs.arena import Arena
 from envs.miniwob import MiniWoB
@@ -204,7 +206,7 @@ def test_a_schedule_is_read_and_one_that_does_not_fit_is_refused(tmp_path):
     phases = {1: {0: [0, 0], 1: [0]}, 2: {5: [0, 1], 4: [1]}, 3: {6: [2], 7: [1, 1, 2]}}
     recorded(tmp_path, phases)
     args = grpo_async.Args(schedule=str(tmp_path), batch_trajectories=2, group_size=2, iterations=3, staleness=1)
-    assert grpo_async.read_schedule(args) == {
+    assert baselines.read_schedule(args) == {
         phase: {place: (place % 3, versions) for place, versions in places.items()} for phase, places in phases.items()
     }
     for flags, said in [
@@ -214,7 +216,26 @@ def test_a_schedule_is_read_and_one_that_does_not_fit_is_refused(tmp_path):
         ({"schedule": str(tmp_path / "none")}, "no run with rollouts"),
     ]:
         with pytest.raises(UsageError, match=said):
-            grpo_async.read_schedule(replace(args, **flags))
+            baselines.read_schedule(replace(args, **flags))
+
+
+def test_a_synchronous_run_refuses_a_schedule_with_older_steps(tmp_path):
+    recorded(tmp_path, {1: {0: [0], 1: [0]}, 2: {2: [1], 3: [0]}})
+    flags = dict(schedule=str(tmp_path), batch_trajectories=2, group_size=2, iterations=2, sync=True)
+    with pytest.raises(UsageError, match="older steps than --staleness 0"):
+        grpo_async.main(replace(grpo_async.Args(), **flags))
+
+
+def test_what_is_too_old_makes_place_for_others_at_once():
+    """The slots that stand still are told, though no batch is there yet."""
+    pool, told = Pool(str, 2, 4, 0), []
+    complete(pool, trajectory(0, 0.0), trajectory(0, 1.0))
+    players = SimpleNamespace(notify=lambda: told.append(pool.capacity()))
+    system = SimpleNamespace(pool=pool, players=players, drop=lambda names: None)
+    system._forget = partial(grpo_async.System._forget, system)
+    assert grpo_async.System._take(system) is None and not told
+    pool.version = 1
+    assert grpo_async.System._take(system) is None and told == [8] and pool.counts["stale"] == 1
 
 
 def test_groups_of_equal_rewards_free_their_place():
@@ -287,6 +308,7 @@ def test_a_lost_workers_pictures_leave_the_store_and_those_of_its_finished_episo
     store.forget(1)
     assert store.get(["first page", "done", "playing"]) == [b"", b"", None]
     store.put("late", b"", 1)  # was on its way as the worker died
+    store.ended(1, ["playing"], ["first page"])  # and so was this
     store.drop(["done"])
     store.ended(2, [], ["first page"])
     assert store.size() == (0, 0)
@@ -509,9 +531,9 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     shown = []
     template = SimpleNamespace(
         chat_template="there is one",
-        added_tokens_decoder={},
         apply_chat_template=lambda turns, **_: shown.append(turns) or "text",
         encode=lambda text, **_: text.split(),
+        added_tokens_decoder={},
     )
     monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: images)
     steps = [Step([], [], [], 0, "", f"<think>no</think>said {n}", screenshot=f"picture {n}") for n in range(3)]
@@ -537,12 +559,24 @@ def test_history_is_shown_without_thoughts_and_the_newest_rounds_with_pictures(m
     assert grpo_async.agent_prompt(processor, "buy it", steps, obs, "chat") == ["picture 2", b"now"]
 
 
+@pytest.mark.parametrize("form", ["plain", "chat"])
+def test_no_words_ask_for_a_picture(seeing, form):
+    """A task, an answer or a page's error that holds the image token is text."""
+    processor, picture = copy.deepcopy(seeing[1]), seeing[2]["picture 0"]
+    processor.tokenizer.chat_template = """{% for turn in messages %}{% for part in turn['content'] %}
+    {{ '<image>' if part['type'] == 'image' else part['text'] }}{% endfor %}{% endfor %}"""
+    obs, token = {"screenshot": picture, "error": "no <image> here"}, llm.image_token(processor)
+    steps = [Step([], [], [], 0, "", "click <image> x1 y1", screenshot=picture)] * 2
+    asked = grpo_async.agent_prompt(processor, "buy a <image>", steps, obs, form)
+    alone = grpo_async.agent_prompt(processor, "buy a", [], obs | {"error": ""}, form)
+    assert asked.count(token) == len(asked.images) * alone.count(token) > 0
+
+
 def test_older_steps_are_a_line_each_and_the_newest_have_room():
     answers = ['Memory: {}\nAction: Click "ok".\n<tool_call>{"name": "click"}</tool_call>']
-    answers += ['<think>Action: no</think><tool_call>{"name": "wait"}</tool_call>', "what else", "x " * 999]
-    steps = [Step([], [], [], 0, "", answer) for answer in answers]
+    answers += ['<tool_call>{"name": "wait"}</tool_call>', "what else", "x " * 999]
     tokenizer = SimpleNamespace(encode=lambda text, **_: text.split())
-    lines = grpo_async.past_actions(tokenizer, steps, ["a", "b", "b", "c", "c"]).split("\n")[1:]
+    lines = grpo_async.past_actions(tokenizer, answers, ["a", "b", "b", "c", "c"]).split("\n")[1:]
     assert lines[:4] == [
         "Your actions so far:",
         '1. Click "ok".: the page changed',
@@ -550,8 +584,10 @@ def test_older_steps_are_a_line_each_and_the_newest_have_room():
         "3. what else: the page changed",
     ]
     assert lines[4].endswith("x: the page did not change") and len(lines[4]) < 300
-    assert grpo_async.past_actions(tokenizer, steps[:3], "abbc", tokens=14).split("\n")[2:] == lines[2:4]
-    assert grpo_async.past_actions(tokenizer, [], ["a"]) == grpo_async.past_actions(tokenizer, steps, "abcde", 1) == ""
+    assert grpo_async.past_actions(tokenizer, answers[:3], "abbc", tokens=14).split("\n")[2:] == lines[2:4]
+    assert (
+        grpo_async.past_actions(tokenizer, [], ["a"]) == grpo_async.past_actions(tokenizer, answers, "abcde", 1) == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -567,8 +603,8 @@ def test_answers_have_the_parts_of_their_format(monkeypatch, form, parts):
     monkeypatch.setattr(grpo_async.llm, "encode", lambda processor, text, images, turns=None: text)
     tokenizer = SimpleNamespace(
         chat_template="yes",
-        added_tokens_decoder={},
         apply_chat_template=lambda turns, **_: turns[0]["content"][0]["text"],
+        added_tokens_decoder={},
     )
     asked = grpo_async.agent_prompt(
         SimpleNamespace(tokenizer=tokenizer), "", [], {"screenshot": b"", "error": ""}, response_format=form
@@ -586,29 +622,39 @@ def test_a_prompt_without_room_ends_the_episode_as_a_failure_and_is_no_fault(see
         ended.append(given)
 
     worker.store, worker.name, worker.processor = SimpleNamespace(ended=SimpleNamespace(remote=remote)), 1, seeing[1]
-    worker.free = asyncio.Queue()
-    worker.free.put_nowait(SimpleNamespace())
     task = replace(TASK, config={})
 
-    async def episode(env, task, attempt, album):
-        steps = []
-        while len(steps) < 5:
-            obs = {"screenshot": pictures[0], "error": ""}
-            prompt = worker._prompt(album, task.instruction, steps, obs)
-            album.shown.append(f"picture {len(steps)}")
-            name = grpo_async.picture_name(pictures[0])
-            steps.append(Step(list(prompt), [], [], 0, "", "click x1 y1", screenshot=name))
-        return Trajectory(task, 0, 0, steps)
+    class Env:
+        count = 0
 
-    def played(max_tokens):
+        async def reset(self, task, seed):
+            self.count = 0
+            return {"screenshot": pictures[0], "error": "", "text": "", "url": ""}, {}
+
+        async def step(self, action):
+            self.count += 1
+            obs, info = await Env().reset(None, 0)
+            return obs, 0.0, self.count == 5, False, {"verdict": 1.0}
+
+    async def episode(env, attempt, album):
+        async def policy(prompt, seed):
+            album.shown.append(f"picture {len(album.shown)}")
+            return llm.Completion([7], [0.0], 0)
+
+        decode, prompt = (lambda ids: "click x1 y1"), partial(worker._prompt, album)
+        return await play(env, task, policy, prompt, decode, 3, attempt, image_name)
+
+    def played(max_tokens, attempt=None):
         worker.args = replace(grpo_async.Args(), prompt_format="plain", max_tokens=max_tokens)
-        return asyncio.run(worker._play(task, 3, episode))
+        worker.slots = Slots(Env(), 1)
+        return asyncio.run(worker._play(task, episode, attempt))
 
     whole, _ = played(10_000)
     first = len(whole.steps[0].prompt_ids)
     cut, log = played(first + 1)
     assert (len(cut.steps), cut.ending, cut.verdict, cut.seed) == (1, "overflow", 0.0, 3) and log.faults == 0
     assert ended[-1] == (1, ["picture 0"], [])
+    assert cut.attempt == 0 and played(first + 1, attempt=2)[0].attempt == 2  # as --schedule has it
     assert grpo_async.lengths([cut, whole])["rollout/overflowed"] == 0.5
     with pytest.raises(UsageError, match=f"--max-tokens {first}: the first prompt alone has {first}"):
         played(first)
@@ -764,7 +810,7 @@ def test_an_update_is_eq_1_step_by_step(seeing, flags, slow):
 def test_raft_imitates_the_steps_of_successes_that_changed_the_picture(seeing):
     groups, won = played_groups(seeing), lambda t, _: t.reward > 0
     played = [t for group in groups for t in group.done.values()]
-    assert [grpo_async.changing_steps(t) for t in played] == [without_standstill(t) for t in played]
+    assert [baselines.changing_steps(t) for t in played] == [without_standstill(t) for t in played]
     assert any(len(without_standstill(t)) < len(t.steps) for t in played if t.reward)
     how = dict(weight=lambda t: 1 / len(t.steps), token=lambda n, p, b, _: eq_1(n, p, b, 1.0), trained=won)
     expected = slow_gradient(seeing, groups, **how, steps_of=without_standstill)
@@ -803,13 +849,14 @@ def test_webgyms_update_is_likelihood_on_what_changed_the_picture(seeing, tmp_pa
     drawn = []
     learner.actor.descend = lambda loss, batches, **rest: drawn.extend(batches) or ([], [])
     played = [t for group in groups for t in group.done.values()]
-    grpo_async.replay(learner, played, SimpleNamespace(path=tmp_path), args)
+    learner.folder = tmp_path
+    baselines.replay(learner, played, args)
     usable = [step for t in played if t.reward and len(t.steps) > 1 for step in without_standstill(t)]
     assert len(drawn) == 2 and {id(s) for s in drawn[0]} == {id(s) for s in drawn[1]} <= {id(s) for s in usable}
     assert len(drawn[0]) == math.ceil(0.4 * len(usable))
     del learner.actor.descend
     won = [t for t in played if t.reward]
-    steps = [step for t in won for step in grpo_async.changing_steps(t)]
+    steps = [step for t in won for step in baselines.changing_steps(t)]
     metrics = baselines.imitate(learner, steps, pictures, args)
     how = dict(weight=lambda t: 1.0, token=lambda n, *_: -n, trained=lambda t, _: t.reward > 0)
     expected = slow_gradient(seeing, groups, **how, divide_by="trained", steps_of=without_standstill)
@@ -861,6 +908,15 @@ def test_every_pass_has_the_same_minibatches(seeing):
     assert sum(map(len, batches[:2])) == sum(len(t.steps) for t in groups[0].done.values())
 
 
+def test_a_pass_has_as_many_updates_as_asked_for(seeing):
+    groups = played_groups(seeing)
+    groups[1].done[0].reward = 0.0  # then each trajectory has a gradient
+    for count in range(1, 7):
+        batches = trained_weights(seeing, groups, minibatches=count, update_epochs=1)[2]
+        trained = sorted(len({step.trajectory for step in batch}) for batch in batches)
+        assert len(trained) == count and sum(trained) == 6 and trained[-1] - trained[0] <= 1
+
+
 def test_the_rate_never_rises_above_its_peak(seeing):
     assert max(learn.warmup_cosine(batch / 300, 0.0167, 0.1) for batch in range(1, 301)) <= 1.0
 
@@ -887,19 +943,20 @@ def test_a_version_counts_when_all_servers_have_it():
         seen.append((given, system.given[0], pool.version))
 
     server = SimpleNamespace(set_weights=SimpleNamespace(remote=set_weights))
-    system = SimpleNamespace(args=SimpleNamespace(engine="", num_servers=2), servers=[server] * 3, given=[None] * 3)
+    system = SimpleNamespace(args=SimpleNamespace(num_servers=2), servers=[server] * 3, given=[None] * 3)
+    system.kind, system.folder = grpo_async.PolicyServer, Path("adapters")
     system.ray, system.pool = SimpleNamespace(put=lambda weights: "weights", get=list), pool
     system.players, system.changed = SimpleNamespace(notify=lambda: None), contextlib.nullcontext()
     system._give = partial(grpo_async.System._give, system)
     grpo_async.System.publish(system, torch.nn.Linear(1, 1), 3)
     assert seen == [(("weights", 3), ("weights", 3), 0)] * 2  # one that is started anew now gets these, too
-    assert pool.version == system.version == 3 and system.given[2] is None  # the evaluations'
+    assert pool.version == 3 and system.given[2] is None  # the evaluations'
 
 
 def test_what_nobody_can_score_is_no_failure():
     """Its group is dropped as a whole, its screenshots are given back."""
     pool, dropped = Pool(str, 2, 2, 0), []
-    system = SimpleNamespace(drop=dropped.extend, steps=0, pool=pool)
+    system = SimpleNamespace(drop=dropped.extend, steps=0, pool=pool, players=SimpleNamespace(notify=lambda: None))
     system.args, system._forget = SimpleNamespace(group_size=2), partial(grpo_async.System._forget, system)
     (group, _), _ = pool.next(), pool.next()
     for member, verdict in enumerate((1.0, None)):
@@ -909,3 +966,90 @@ def test_what_nobody_can_score_is_no_failure():
         assert bool(shown) == (verdict is not None)
     assert pool.counts["faulty"] == 1 and pool.accepted == pool.running == 0 and pool.take() is None
     assert sorted(dropped) == ["picture 0", "picture 1"] and system.steps == 1
+
+
+def test_a_lost_screenshot_is_the_fault_of_whoever_shows_it():
+    """The others of the batch have their answers."""
+    server = object.__new__(grpo_async.PolicyServer)
+
+    async def get(names):
+        return [None if name == "lost" else b"picture" for name in names]
+
+    async def sample(prompts, seeds, temperature):
+        return [llm.Completion(prompt.images, [], 0) for prompt in prompts]
+
+    async def ask():
+        server.given, server.batched, server.asked, server.tokens = asyncio.Event(), grpo_async.Batcher(sample), 0, 0
+        server.given.set()
+        prompts = [llm.Prompt([1], names) for names in (["a"], ["b", "lost"], ["c"])]
+        return await asyncio.gather(*(server.complete(p, 0, 1.0) for p in prompts), return_exceptions=True)
+
+    server.store = SimpleNamespace(get=SimpleNamespace(remote=get))
+    first, second, third = asyncio.run(ask())
+    assert first.ids == third.ids == [b"picture"] and isinstance(second, EnvFault)
+
+
+class Stage:
+    """What stands in for a run, a learner and a system at a run's beginning."""
+
+    def __init__(self, iteration, trajectories, resumed):
+        self.iteration, self.trajectories, self.resumed = iteration, trajectories, resumed
+        self.said, self.rng, self.players, self.steps = [], random.Random(0), self, 0
+        self.actor, self.model, self.path = self, None, "run"
+
+    def begin_evaluation(self, tasks, name, iteration, beside=False):
+        self.said.append((name, iteration, beside))
+        return name
+
+    def begin_each(self, call, count):
+        return count
+
+    def __getattr__(self, name):  # what the run logs and saves
+        return lambda *given: contextlib.nullcontext() if name == "timer" else self.said.append((name, *given)) or []
+
+
+def test_an_evaluation_that_a_kill_cut_off_is_begun_again():
+    args, done = grpo_async.Args(eval_every=10, eval_servers=1), Trajectory(TASK, 0, 0, [], phase=10, policy="eval")
+    for iteration, trajectories, servers, again in [
+        (10, [], 1, True),
+        (20, [done], 1, True),
+        (10, [done], 1, False),  # it was over
+        (11, [], 1, False),
+        (0, [], 1, False),
+        (10, [], 0, False),
+    ]:
+        stage = Stage(iteration, trajectories, resumed=True)
+        begun = grpo_async.begin_again(stage, stage, stage, [TASK], replace(args, eval_servers=servers))
+        assert (begun == "eval") == again and stage.said == [("eval", iteration, True)] * again
+
+
+def test_the_starts_test_episodes_are_played_if_the_run_was_ended_before(monkeypatch):
+    monkeypatch.setattr(grpo_async, "restore", lambda *_: None)
+    monkeypatch.setattr(grpo_async, "save", lambda *_: None)
+    monkeypatch.setattr(grpo_async, "evaluate", lambda *given: (["played"], {"test_before/success": 1.0}))
+    done = Trajectory(TASK, 0, 0, [], policy="test before")
+    for iteration, trajectories, tasks, before in [
+        (0, [], [TASK], ["played"]),
+        (0, [done], [TASK], [done]),
+        (0, [], [], []),
+        (3, [], [TASK], []),
+    ]:
+        stage = Stage(iteration, trajectories, resumed=True)
+        assert grpo_async.begin(stage, stage, stage, [], tasks, grpo_async.Args()) == before
+        assert ("log", {"charts/iteration": 0, "test_before/success": 1.0}, 0) in stage.said or before != ["played"]
+
+
+def test_demonstrations_whose_screenshots_are_lost_are_left_out(monkeypatch):
+    demos = [Trajectory(TASK, 0, 0, [Step([1], [2], [], 0, "", "done", screenshot=name)]) for name in ("a", "lost")]
+    stage, used = Stage(0, [], resumed=False), []
+    stage.finish = lambda count: (demos[:count], {"a": b"picture"})
+    stage.trajectories = SimpleNamespace(add_image=str, append=used.extend)
+    stage.weights = list
+    monkeypatch.setattr(grpo_async, "fine_tune", lambda learner, demos, *_: used.extend(demos) or 0.5)
+    for demo in demos:
+        demo.verdict = 1.0
+    metrics = grpo_async.start_actor(stage, stage, stage, [TASK, TASK], grpo_async.Args(num_demos=2))
+    assert used == [demos[0]] * 2 and metrics == {"losses/sft_loss": 0.5}
+    demos[0].verdict = 0.0
+    with pytest.raises(UsageError, match="no demonstration of a success"):
+        grpo_async.start_actor(stage, stage, stage, [TASK, TASK], grpo_async.Args(num_demos=2))

@@ -253,7 +253,13 @@ def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path
     with asyncio.Runner() as runner:
         player = rollout.Player(Env(), None, None, None, None, runner, 1, 8)
         waiting = rollout.play_all(
-            player.envs, tasks(2), rollout.BatchedPolicy(None), player_once, player.faults, None, player.going
+            player.envs,
+            tasks(2),
+            rollout.BatchedPolicy(None),
+            player_once,
+            player.faults,
+            None,
+            lambda: not player.interrupted,
         )
         loop = runner.get_loop()
         with monkeypatch.context() as patch:

@@ -27,7 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.docs import write_docs
 from common.lm.run import run_main
-from grpo_async import STORE, Store, picture_name
+from common.replay import image_name
+from grpo_async import STORE, Store
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Worker:
             self.count += 1
             new = self.pictures[self.count % len(self.pictures)] + self.count.to_bytes(8, "big")  # none occurs twice
             if self.by_name:
-                name = picture_name(new)
+                name = image_name(new)
                 await self.store.put.remote(name, new, self.number)
                 new = name
             shown.append(new)

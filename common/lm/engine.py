@@ -113,61 +113,85 @@ class EnginePolicy:
         return completion
 
 
-class EngineServer:
-    """A Ray actor with the methods of grpo_async.py's PolicyServer. The generation server at `url` gives the answers:
-    it makes the batches, and loads each version's adapter. Screenshots come from the actor of the name `store`."""
+class AnswerServer:
+    """A Ray actor that answers prompts by the weights that it is handed; screenshots come from the actor of the name
+    `store` (a handle in its place may be lost as Ray starts it anew). A child has `weights_of(model, folder)`: what it
+    is handed; `load(weights, version)`; and `answer(prompt, seed, temperature, version)`: the Completion of an
+    llm.Prompt. `lock` is held as weights come."""
 
-    def __init__(self, url, model_id, max_new_tokens, max_tokens, store):
+    def __init__(self, args, store):
         import ray
 
-        processor = llm.load_processor(llm.find_model(model_id))
-        self.image_token = llm.image_token(processor)
-        stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
-        self.engine = Engine(url, sorted(stops))
-        self.store, self.version = ray.get_actor(store), -1
-        self.max_new_tokens, self.max_tokens = max_new_tokens, max_tokens  # of an answer; with its prompt
-        self.tokens, self.busy, self.asked = 0, 0.0, 0
-        self.given, self.lock = asyncio.Event(), asyncio.Lock()  # whether it has weights; held as they come
+        self.args, self.store, self.lock = args, ray.get_actor(store), asyncio.Lock()
+        self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
+        self.given = asyncio.Event()  # weights
 
     async def without_weights(self):
         """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
         if self.given.is_set():
             await asyncio.Event().wait()  # until it is lost
 
-    async def complete(self, prompt, images, seed, temperature, turns):
-        """The Completion of a chat; `prompt` are the token ids that training takes it for. Raises UsageError where the
-        server reads it in another way."""
+    async def complete(self, prompt, seed, temperature, version=None):
+        """The Completion of an llm.Prompt whose pictures are names of the store's. With a `version` by the weights of
+        that one. Raises EnvFault where a picture is lost."""
         await self.given.wait()
-        pictures, begun = await self.store.get.remote(images), time.monotonic()
+        pictures = await self.store.get.remote(prompt.images)
         if None in pictures:
             raise EnvFault("a screenshot is lost")
         self.asked += 1
         try:
-            longest = min(self.max_new_tokens, self.max_tokens - len(prompt))
-            settings = seed, temperature, longest, self.version
-            done, ids = await self.engine.complete_chat(turns, pictures, *settings)
+            done = await self.answer(llm.Prompt(prompt, pictures, prompt.turns), seed, temperature, version)
         finally:
             self.asked -= 1
-            self.busy += time.monotonic() - begun
+        self.tokens += len(done.ids)
+        return done
+
+    async def set_weights(self, weights, version):
+        """Answer by these from now on, as this version."""
+        async with self.lock:
+            if version > self.version:  # else they come late
+                await self.load(weights, version)
+                self.version = version
+        self.given.set()
+
+    def statistics(self):
+        """Tokens sampled and seconds spent on it so far, and how many prompts wait or are answered now."""
+        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}
+
+
+class EngineServer(AnswerServer):
+    """The generation server of --engine gives the answers: it makes the batches, and loads each version's adapter."""
+
+    def __init__(self, args, store):
+        super().__init__(args, store)
+        processor = llm.load_processor(llm.find_model(args.model_id))
+        self.image_token = llm.image_token(processor)
+        stops = {processor.tokenizer.eos_token_id, llm.end_of_turn(processor.tokenizer)}
+        self.engine = Engine(args.engine, sorted(stops))
+
+    @staticmethod
+    def weights_of(model, folder):
+        """The adapter's folder."""
+        model.save_pretrained(folder)
+        return str(folder)
+
+    async def load(self, folder, version):
+        """Answers on their way end with the adapter that they began with."""
+        await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
+
+    async def answer(self, prompt, seed, temperature, version):
+        """Of a chat; the prompt's token ids are what training takes it for. Raises UsageError where the server reads it
+        in another way."""
+        longest, begun = min(self.args.max_new_tokens, self.args.max_tokens - len(prompt)), time.monotonic()
+        settings = {"max_new_tokens": longest, "version": self.version}
+        done, ids = await self.engine.complete_chat(prompt.turns, prompt.images, seed, temperature, **settings)
+        self.busy += time.monotonic() - begun
         if self._text(ids) != self._text(prompt):
             raise UsageError(f"--engine {self.engine.url}: it reads a chat in another way than the model's processor")
         if self.image_token in done.ids:  # without a picture it breaks the next forward pass; our log-prob is -inf
             raise EnvFault(f"the engine at {self.engine.url} sampled an image token")
-        self.tokens += len(done.ids)
         return done
 
     def _text(self, ids):
         """Token ids without images: a server may give one token for each, or one for each of its patches."""
         return [token for token in ids if token != self.image_token]
-
-    async def set_weights(self, folder, version):
-        """From now on sample from the adapter in a folder. Answers on their way end with the one they began with."""
-        async with self.lock:
-            if version > self.version:  # else it comes late
-                await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
-                self.version = version
-        self.given.set()
-
-    def statistics(self):
-        """Tokens sampled and seconds spent on it so far, and how many prompts are answered now."""
-        return {"tokens": self.tokens, "busy": self.busy, "asked": self.asked}

@@ -131,25 +131,16 @@ class BatchedPolicy:
 
 
 async def play(
-    env,
-    task,
-    policy,
-    prompt,
-    decode,
-    seed,
-    attempt=0,
-    store_image=None,
-    read_action=str,
-    start=None,
-    succeeded=None,
+    env, task, policy, prompt, decode, seed, attempt=0, store_image=None, read_action=str, start=None, succeeded=None
 ):
     """One episode; a Trajectory without judgement.
 
-    `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation;
-    `decode(ids) -> text` gives the answer, `read_action(text)` the environment's action in it. `store_image(bytes) ->
-    name` keeps a screenshot. With `start`, (trajectory, t0), the episode goes on from that trajectory's state before
-    its step t0: its first t0 steps are this one's `prefix`. `succeeded(trajectory)` is asked after every step that does
-    not end the episode, and after the last one there may be: where it holds, the episode ends as if by the agent.
+    `prompt(instruction, steps, obs) -> token ids` builds the prompt from the steps so far and the observation (None: it
+    leaves no room, and the episode ends as an "overflow"); `decode(ids) -> text` gives the answer, `read_action(text)`
+    the environment's action in it. `store_image(bytes) -> name` keeps a screenshot. With `start`, (trajectory, t0), the
+    episode goes on from that trajectory's state before its step t0: its first t0 steps are this one's `prefix`.
+    `succeeded(trajectory)` is asked after every step that does not end the episode, and after the last one there may
+    be: where it holds, the episode ends as if by the agent.
     Raises EnvFault; an EnvHang carries the actions that led to it as `actions`. Raises StateMismatch where `start`
     cannot be brought back.
     """
@@ -165,6 +156,9 @@ async def play(
         obs, info = await env.restore(Prefix(task, actions, hashes))
     for number in range(trajectory.prefix, task.max_steps):
         prompt_ids = prompt(task.instruction, trajectory.steps, obs)
+        if prompt_ids is None:
+            trajectory.ending = "overflow"
+            break
         completion = await policy(prompt_ids, llm.seed_of(seed, task.task_id, attempt, number))
         action = decode(completion.ids)
         step = Step(prompt_ids, completion.ids, completion.logprobs, completion.version, obs["text"], action)
@@ -234,6 +228,29 @@ async def play_until_sound(env, task, index, play_once, faults):
     return None
 
 
+class Slots:
+    """An environment and its forks, `count` in all: what a worker on Ray plays on, an episode each at a time."""
+
+    def __init__(self, env, count):
+        self.envs, self.free, self.rests = [env, *(env.fork() for _ in range(count - 1))], asyncio.Queue(), {}
+        for slot in self.envs:
+            self.free.put_nowait(slot)
+
+    async def play(self, task, play_once):
+        """`play_until_sound` on the next free one: (a Trajectory or None, the FaultLog of the way there)."""
+        env, log = await self.free.get(), FaultLog(window=10**9)
+        try:
+            return await play_until_sound(env, task, 0, play_once, log), log
+        finally:
+            # one that failed at a task three times rests before the next one, longer and longer
+            rest = self.rests[env] = min(300.0, max(5.0, 2 * self.rests.get(env, 0.0))) if log.dropped else 0.0
+            asyncio.get_running_loop().call_later(rest, self.free.put_nowait, env)
+
+    async def close(self):
+        await asyncio.gather(*(env.close() for env in self.envs[1:]))
+        await self.envs[0].close()  # and what all share
+
+
 async def play_all(envs, tasks, policy, play_once, faults, on_done=None, going=lambda: True):
     """Play `tasks`, one environment each at a time; the trajectories that ended without a fault, in the tasks' order.
 
@@ -273,31 +290,28 @@ async def demonstrate(env, task, prompt, encode, write_action, store_image=None,
     agent would answer (LookupError: it has no words for that), `encode(answer) -> token ids`, stop token included;
     `store_image` and `read_action` as of `play`: what is done is what the answer says. Log-probs are empty: no policy
     sampled it."""
-    trajectory = Trajectory(task=task, seed=0, attempt=0, policy="oracle")
     try:
-        moves = env.oracle(task)
+        moves = iter(env.oracle(task))
     except LookupError:  # a task that nobody solves
-        return trajectory
-    obs, info = await env.reset(task, seed=0)
-    for move in moves:
+        return Trajectory(task, 0, 0, policy="oracle")
+    answer = ""
+
+    def ask(instruction, steps, obs):
+        nonlocal answer
         try:
+            move = next(moves)
             answer = write_action(env.resolve(move, obs), getattr(move, "thought", ""), obs)
-        except LookupError:
-            return trajectory
-        ids = prompt(task.instruction, trajectory.steps, obs)
-        step = Step(ids, encode(answer), [], 0, obs["text"], answer, url=obs["url"], hash=info.get("hash", ""))
-        if store_image is not None and obs.get("screenshot"):
-            step.screenshot = store_image(obs["screenshot"])
-        trajectory.steps.append(step)
-        obs, reward, terminated, truncated, info = await env.step(read_action(answer))
-        step.reward, step.error, step.touches = reward, obs["error"], info.get("touches", [])
-        trajectory.final_observation = obs["text"]
-        if truncated:
-            break
-        if terminated:
-            trajectory.ending, trajectory.answer = "exit", info.get("answer", "")
-            trajectory.verdict = trajectory.reward = info.get("verdict")
-            trajectory.score = info.get("score")
+        except (StopIteration, LookupError):
+            return None
+        return prompt(instruction, steps, obs)
+
+    async def policy(prompt_ids, seed):
+        return llm.Completion(encode(answer), [], 0)
+
+    trajectory = await play(env, task, policy, ask, lambda ids: answer, 0, 0, store_image, read_action)
+    trajectory.policy, trajectory.kind = "oracle", "demo"
+    trajectory.verdict = trajectory.verdict if trajectory.ending == "exit" else None  # its own end, and no other
+    trajectory.reward = trajectory.verdict or 0.0
     return trajectory
 
 
@@ -370,10 +384,10 @@ class Player:
                 settings = temperature, self.max_new_tokens, self.version
                 return llm.generate(self.model, self.reader, prompts, seeds, *settings)
 
-        async def play_once(env, task, attempt, index):
+        async def play_once(env, task, attempt, place):
             images = self.run.trajectories.add_image
-            own = seed * 100_000 + rest[index]  # a task that occurs twice is played in two ways
-            start = starts[rest[index]] if starts else None
+            own = seed * 100_000 + place  # a task that occurs twice is played in two ways
+            start = starts[place] if starts else None
             succeeded = partial(passes, env) if self.judge_states else None
             return await play(
                 env, task, policy, self.prompt, self.decode, own, attempt, images, self.read_action, start, succeeded
@@ -385,26 +399,38 @@ class Player:
             policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version)
         finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
         finished = dict(parallel.gather(list(finished.items())))  # each process has a file of its own
-        rest = [index for index in range(len(tasks)) if index not in finished]
-        rest = parallel.share(rest)
-        won, bar = [], Progress(len(rest), name, "episode")
+        won = []
 
-        def on_done(place, trajectory):
+        def done(place, trajectory):
             if trajectory is not None:
                 won.append(trajectory.verdict or 0.0)
-                trajectory.phase, trajectory.policy, trajectory.place = phase, name, rest[place]
+                trajectory.phase, trajectory.policy, trajectory.place = phase, name, place
                 trajectory.kind = kind
-                finished[rest[place]] = trajectory
                 if not self.lockstep:
                     self.run.unfinished.append([trajectory])
-            bar.advance(note=f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}")
+            return f"success {sum(won) / max(1, len(won)):.2f}, faults {self.faults.faults}"
 
-        with self.run.timer("pages"), bar:
-            todo = [tasks[index] for index in rest]
-            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
+        finished |= self._play_each(tasks, play_once, name, policy, done, without=finished)
         self.tokens += sum(parallel.gather([policy.tokens]))
-        finished = dict(parallel.gather(list(finished.items())))
         return [finished[index] for index in sorted(finished)]
+
+    def _play_each(self, tasks, play_once, title, policy=None, done=lambda place, what: "", without=()):
+        """`play_once(env, task, attempt, place)` of the tasks, but for those `without` at their places, by all
+        processes: what came of them, by place, where no fault did. `done(place, what)` gives the bar's note."""
+        places, found = parallel.share([place for place in range(len(tasks)) if place not in without]), {}
+
+        async def once(env, task, attempt, index):
+            return await play_once(env, task, attempt, places[index])
+
+        def on_done(index, what):
+            if what is not None:
+                found[places[index]] = what
+            bar.advance(note=done(places[index], what))
+
+        with self.run.timer("pages"), Progress(len(places), title, "episode") as bar:
+            todo, policy = [tasks[place] for place in places], policy or BatchedPolicy(None)
+            self._wait(play_all(self.envs, todo, policy, once, self.faults, on_done, lambda: not self.interrupted))
+        return dict(parallel.gather(list(found.items())))
 
     def _finished_before(self, tasks, seed, name):
         """Episodes of this very call that the run had finished before it was stopped, by their places in `tasks`: those
@@ -422,20 +448,13 @@ class Player:
 
     def first_pages(self, tasks):
         """What the observation that each task begins with says; None where a fault kept it from being seen."""
-        share, pages = parallel.share(range(len(tasks))), {}
 
-        async def look(env, task, attempt, index):
+        async def look(env, task, attempt, place):
             obs, _ = await env.reset(task)
             return {part: obs[part] for part in ("text", "error", "url")}
 
-        def on_done(place, page):
-            pages[share[place]] = page
-
-        with self.run.timer("pages"):
-            mine = [tasks[index] for index in share]
-            self._wait(play_all(self.envs, mine, BatchedPolicy(None), look, self.faults, on_done, self.going))
-        pages = dict(parallel.gather(list(pages.items())))
-        return [pages[index] for index in range(len(tasks))]
+        pages = self._play_each(tasks, look, "first pages")
+        return [pages.get(place) for place in range(len(tasks))]
 
     def state(self):
         """What a checkpoint holds of it, fit for JSON."""
@@ -482,9 +501,6 @@ class Player:
             "perf/tokens_generated": self.tokens,
         }
 
-    def going(self):
-        return not self.interrupted
-
     def _wait(self, coroutine):
         try:
             return self.runner.run(coroutine)
@@ -498,23 +514,12 @@ class Player:
     def demonstrate(self, tasks):
         """The environment's oracle on `tasks`: the trajectories that its true verdict calls successes."""
 
-        async def play_once(env, task, attempt, index):
+        async def play_once(env, task, attempt, place):
             write, read = self.write_action, self.read_action
             return await demonstrate(env, task, self.prompt, self.encode_action, write, read_action=read)
 
-        policy, finished = BatchedPolicy(None), {}
-        part = parallel.share(range(len(tasks)))
-
-        def on_done(place, trajectory):
-            if trajectory is not None:
-                finished[part[place]] = trajectory
-            bar.advance()
-
-        with self.run.timer("pages"), Progress(len(part), "demonstrations", "episode") as bar:
-            todo = [tasks[index] for index in part]
-            self._wait(play_all(self.envs, todo, policy, play_once, self.faults, on_done, self.going))
-        finished = dict(parallel.gather(list(finished.items())))
-        return [finished[index] for index in sorted(finished) if finished[index].verdict]
+        finished = self._play_each(tasks, play_once, "demonstrations")
+        return [finished[place] for place in sorted(finished) if finished[place].verdict]
 
     def decode(self, ids):
         """An action's token ids as text, without stop tokens."""
