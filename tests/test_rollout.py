@@ -180,15 +180,14 @@ def test_too_many_faults_stop_the_run():
     worker.record(JudgeFault("the judge is gone"))
     silent.add(worker)
     assert (silent.unanswered, silent.faults, silent.episodes) == (2, 2, 3)
-    rollout.check_end([silent])  # no judge pays
+    silence, answered = SimpleNamespace(trajectories=[]), SimpleNamespace(trajectories=[SimpleNamespace(judged=0.2)])
+    rollout.check_end(silence, [silent])  # no judge pays
     with pytest.raises(TooManyFaults, match="the judge at http://j answered none of 2 questions; .*the judge"):
-        rollout.check_end([silent, rollout.FaultLog()], "http://j")
-    answered = rollout.FaultLog()
-    answered.record(judged=True)
-    rollout.check_end([silent, answered], "http://j")
+        rollout.check_end(silence, [silent, rollout.FaultLog()], "http://j")
+    rollout.check_end(answered, [silent], "http://j")
     with pytest.raises(TooManyFaults, match="each of the 1 episodes ended in a fault; the last one: the judge is gone"):
-        rollout.check_end([worker])
-    rollout.check_end([rollout.FaultLog()], "http://j")
+        rollout.check_end(answered, [worker])
+    rollout.check_end(silence, [rollout.FaultLog()], "http://j")
     resumed = rollout.FaultLog(window=7)
     resumed.set_state(state)
     assert (resumed.episodes, resumed.faults, resumed.last, resumed.window) == (500, 50, "lost", 7)

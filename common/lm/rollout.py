@@ -27,7 +27,7 @@ LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: abov
 @dataclass
 class FaultLog:
     """Faults over a run. `rate` is over the last `window` episodes played (where a judge was lost, and judged); `last`
-    is the last one's message. `unanswered` of them are a judge's, `judged` counts what the judge that pays answered."""
+    is the last one's message, `unanswered` how many are a judge's."""
 
     window: int = FAULT_WINDOW
     episodes: int = 0
@@ -36,7 +36,6 @@ class FaultLog:
     agent_hangs: int = 0
     mismatches: int = 0
     unanswered: int = 0
-    judged: int = 0
     last: str = ""
     recent: deque = field(default_factory=deque)
 
@@ -52,14 +51,12 @@ class FaultLog:
         """The inverse of `state`, but for the window, which is that of the run now."""
         vars(self).update(state | {"recent": deque(state["recent"]), "window": self.window})
 
-    def record(self, fault=None, judged=False):
-        """Count one played episode; `fault` is the exception that ended it, if one did. `judged`: by the judge that
-        pays, who answered.
+    def record(self, fault=None):
+        """Count one played episode; `fault` is the exception that ended it, if one did.
 
         Raises TooManyFaults past the limit.
         """
         self.episodes += 1
-        self.judged += judged
         self.unanswered += isinstance(fault, JudgeFault)
         self.recent.append(fault is not None)
         while len(self.recent) > self.window:
@@ -78,20 +75,19 @@ class FaultLog:
         self.dropped += log.dropped
         self.agent_hangs += log.agent_hangs
         self.unanswered += log.unanswered
-        self.judged += log.judged
         for fault in log.recent:
             self.record(EnvFault(log.last) if fault else None)
 
 
-def check_end(logs, judge=""):
+def check_end(run, logs, judge=""):
     """At a run's end, with its processes' FaultLogs: raises TooManyFaults where nothing of it counts, because every
     episode was a fault, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
-    counts = "episodes", "faults", "unanswered", "judged"
-    episodes, faults, unanswered, judged = (sum(getattr(log, name) for log in logs) for name in counts)
+    counts = "episodes", "faults", "unanswered"
+    episodes, faults, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
     last = next((log.last for log in logs if log.last), "")
     if episodes and faults == episodes:
         raise TooManyFaults(f"each of the {faults} episodes ended in a fault; the last one: {last}")
-    if judge.startswith("http") and unanswered and not judged:
+    if judge.startswith("http") and unanswered and all(t.judged is None for t in run.trajectories):
         raise TooManyFaults(f"the judge at {judge} answered none of {unanswered} questions; the last fault: {last}")
 
 
@@ -247,7 +243,7 @@ async def play_until_sound(env, task, index, play_once, faults):
             if isinstance(fault, Blocked):
                 break
         else:
-            faults.record(judged=getattr(trajectory, "judged", None) is not None)  # first pages are none
+            faults.record()
             return trajectory
     faults.dropped += 1
     return None
@@ -466,7 +462,7 @@ class Player:
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
         self.resumed = self.version
         # those of all processes are added up
-        counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches", "unanswered", "judged"
+        counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches", "unanswered"
         self.faults.set_state(state["faults"] | ({} if parallel.is_main() else dict.fromkeys(counts, 0)))
 
     def publish(self, model):

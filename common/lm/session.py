@@ -68,7 +68,7 @@ def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **o
         try:
             torch.manual_seed(args.seed)
             yield player
-            check_end(parallel.gather([player.faults]), getattr(args, "judge", ""))
+            check_end(run, parallel.gather([player.faults]), getattr(args, "judge", ""))
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None:
                 save(player)
