@@ -43,7 +43,7 @@ from common.lm.evaluator import Album, Evaluator, Watched
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.players import Batcher, Players
-from common.lm.rollout import FaultLog, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
+from common.lm.rollout import FaultLog, check_end, demonstrate, logprob_gap, passes, play, play_until_sound, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -1368,6 +1368,7 @@ def train(args, env, host):
         run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+    check_end(run, [system.players.faults], args.judge)
 
 
 def tasks_of(env, split, args):
