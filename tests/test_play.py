@@ -106,7 +106,7 @@ async def test_what_a_person_does_in_the_window_is_an_agents_action(shop, tmp_pa
             """Someone at the window makes moves once it listens; what `next` gives, not awaited."""
             nonlocal obs
             heard = asyncio.create_task(window.next(obs, ""))
-            while not heard.done() and await page.evaluate("window.__person?.state") != "on":
+            while not heard.done() and await page.evaluate("window.__person?.state") != "on":  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             for move in moves:
                 await move

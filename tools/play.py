@@ -487,7 +487,8 @@ def play_task(args: Args, env, runner: asyncio.Runner, task, policy, ask) -> str
         print(f"\nit cannot be undone ({error}): the task begins anew")
         return "retry"
     end = "ended by the agent" if terminated else "out of steps"
-    print(style("1;32" if reward else "1;31", f"\nreward {reward:g}") + f"   {end}")
+    known = f"reward {reward:g}" if envs.has_check(env, task) else "no check, so no reward"
+    print(style("1;32" if reward else "1;31", f"\n{known}") + f"   {end}")
     if args.record and terminated and succeeded(env, task, reward, ask):
         record(args.record, task, steps, obs["text"])
     elif args.record:
