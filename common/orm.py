@@ -66,6 +66,8 @@ def ask_p_yes(url, prompts):
             (choice, *_) = client.completions.create(model=model, prompt=prompt, **settings).choices
         except (openai.OpenAIError, AttributeError, TypeError, ValueError):  # no answer, or none in the API's form
             return None
+        if not isinstance(getattr(choice, "text", None), str):
+            return None
         logprobs = choice.logprobs
         if not logprobs or not logprobs.top_logprobs:
             raise UsageError(f"--judge {url}: it does not return log-probs")

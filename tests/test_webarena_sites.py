@@ -756,16 +756,10 @@ def test_the_last_verdict_word_on_reasons_counts(said, verdict):
     assert last_verdict(said.lower(), *AGREED) is verdict
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        {"choices": None},
-        {"choices": []},
-        {"choices": [{"message": None}]},
-        {"error": {"message": "overloaded"}},
-        "<html>",
-    ],
-)
+NO_REPLIES = {"choices": None}, {"choices": []}, {"choices": [{"message": None}]}, {"error": "overloaded"}, "<html>"
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES)
 async def test_a_reply_that_is_none_is_a_fault(reply):
     class Broken(JudgeModel):
         def do_POST(self):
