@@ -45,7 +45,7 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import Slots, demonstrate, logprob_gap, passes, play, warn_of_gap
+from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, passes, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -1348,6 +1348,7 @@ def finish(host, before, test_tasks):
         run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+    check_end(run, [system.players.faults], host.args.judge)
 
 
 def tasks_of(env, split, args):

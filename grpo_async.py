@@ -42,7 +42,7 @@ from common.lm.engine import AnswerServer, Engine, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
-from common.lm.rollout import Slots, demonstrate, logprob_gap, play, warn_of_gap
+from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
@@ -1245,6 +1245,7 @@ def train(args, env, run, learner, system):
         run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
+    check_end(run, [system.players.faults])
 
 
 def make_pool(env, args):

@@ -33,7 +33,7 @@ import torch.nn.functional as F
 import envs
 from common import orm
 from common.actions import CALLS
-from common.errors import EnvFault, UsageError
+from common.errors import JudgeFault, UsageError
 from common.lm import learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
@@ -688,7 +688,7 @@ def judged(learner, player, trajectories, args, pays=False):
     needed = [t for t in trajectories if pays or t.verdict is None]
     lost = {t for t in needed if t.judged is None}
     for t in parallel.share(needed) if lost else ():
-        player.faults.record(EnvFault("the judge did not answer YES or NO") if t in lost else None)
+        player.faults.record(JudgeFault("the judge did not answer YES or NO") if t in lost else None)
         player.faults.dropped += t in lost
     return [t for t in trajectories if t not in lost]
 
@@ -1022,6 +1022,8 @@ def start_memory(learner, memory, player, train_tasks, test_tasks, args):
     if learner.orm is not None and has_checks:
         metrics |= start_orm(learner, memory, player, train_tasks, args)
         run.report("ORM", metrics, "orm/labelled orm_start/accuracy orm_start/auc orm_start/base_rate")
+        if "orm_start/accuracy" not in metrics:  # too few instructions to hold a tenth out
+            run.say(orm.UNKNOWN)
     if learner.critic is not None:
         with run.timer("training"):
             steps, epochs = steps_of(memory.rollouts), args.critic_warmup_epochs

@@ -9,6 +9,10 @@ class EnvFault(Exception):
     """
 
 
+class JudgeFault(EnvFault):
+    """A judge was lost or gave no verdict, which is none: neither success nor failure."""
+
+
 class EnvHang(EnvFault):
     """The page or device did not answer in time. The first time a fault; when the same actions hang a fresh context
     again, the agent drove the page into a loop and the episode is its own failure."""

@@ -12,6 +12,7 @@ from common.lm import parallel
 from common.lm.stats import auc
 
 JUDGE_SECONDS, JUDGE_CALLS = 60, 16  # of a served judge: for one answer, and at once
+UNKNOWN = "Nobody knows how good the judge is: it judged no episode that a check knows, too"
 
 
 def answer_ids(tokenizer, prompt):
@@ -62,10 +63,12 @@ def ask_p_yes(url, prompts):
     def ask(prompt):
         settings = {"max_tokens": 1, "temperature": 0.0, "logprobs": 20, "extra_body": {"add_special_tokens": False}}
         try:
-            reply = client.completions.create(model=model, prompt=prompt, **settings)
-        except openai.OpenAIError:
+            (choice, *_) = client.completions.create(model=model, prompt=prompt, **settings).choices
+        except (openai.OpenAIError, AttributeError, TypeError, ValueError):  # no answer, or none in the API's form
             return None
-        logprobs = reply.choices[0].logprobs
+        if not isinstance(getattr(choice, "text", None), str):
+            return None
+        logprobs = choice.logprobs
         if not logprobs or not logprobs.top_logprobs:
             raise UsageError(f"--judge {url}: it does not return log-probs")
         said = {"YES": 0.0, "NO": 0.0}
@@ -150,3 +153,14 @@ def judge_metrics(trajectories, prefix, threshold=0.5):
         return {}
     figures = quality([t.judged for t in known], [t.verdict for t in known], threshold) | {"episodes": len(known)}
     return {f"{prefix}/{name}": value for name, value in figures.items()}
+
+
+def record(trajectories):
+    """In words: how often the judge was right on the episodes that a check knows, too."""
+    known = [t for t in trajectories if t.verdict is not None and t.judged is not None]
+    if not known:
+        return UNKNOWN
+    found = quality([t.judged for t in known], [t.verdict for t in known])
+    shown = ((name, found[name]) for name in ("accuracy", "precision", "recall"))
+    figures = ", ".join(f"{name} {'unknown' if math.isnan(value) else f'{value:.3f}'}" for name, value in shown)
+    return f"The judge on the {len(known)} episodes of this run that a check knows: {figures}"

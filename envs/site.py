@@ -8,7 +8,9 @@ text in the grammar of common/actions.py, the end is scored by WebArena's evalua
 """
 
 import asyncio
+import base64
 import contextlib
+import http.client
 import json
 import random
 import time
@@ -17,19 +19,21 @@ import urllib.request
 import urllib.robotparser
 import uuid
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from common import html, screen
-from common.actions import ActionError, parse
-from common.browser import Browser
-from common.errors import EnvFault, UsageError
+from common.actions import Action, ActionError, parse
+from common.browser import Browser, Observation
+from common.errors import Blocked, EnvFault, UsageError
 from envs import Info, Obs, Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
+WEB_ERRORS = (OSError, ValueError, http.client.HTTPException)  # URLError, HTTPError and TimeoutError are OSErrors
 SPLITS = ("train", "eval", "test")
 
 
@@ -38,6 +42,7 @@ class Shared:
 
     def __init__(self, browser_options: dict[str, Any]):
         self.options, self.lock, self.browser = browser_options, asyncio.Lock(), None
+        self.begun = False  # whether any episode ever saw its start page
 
     async def start(self) -> None:
         async with self.lock:
@@ -119,6 +124,17 @@ class PageEnv:
             self._session = await self._shared.browser.session()
         self._task, self._over, self._actions, self._hashes = task, False, [], []
 
+    def _began(self, page: Observation) -> Observation:
+        """`page`, if the start page is there: an agent that sees nothing would fail to its last step. What never worked
+        is a UsageError, of the file, an address or the network; later on it may be the site's fault."""
+        if page.url.startswith("about:"):  # blocked, a download, no content
+            reason = f"task {self._task.task_id}: its start page does not open: {page.error or 'it stays blank'}"
+            if "outside the task's sites" in reason:
+                reason += " (it leads there: name that host, too, or start there)"
+            raise (Blocked if self._shared.begun else UsageError)(reason)
+        self._shared.begun = True
+        return page
+
     async def _observe(self, page, error=""):
         """The observation of a browser page, (obs, info); notes its hash."""
         self._obs = {
@@ -176,6 +192,10 @@ class PageEnv:
     async def _act(self, action):
         return await self._observe(await self._session.act(action))
 
+    async def at_page(self, use: Callable) -> Any:
+        """What `await use(page)` gives of the focused tab, Playwright's Page: for a person at its window."""
+        return await self._session.read(None, use)
+
     async def prefix(self) -> Prefix:
         """The episode so far, for `restore`, here or in another slot."""
         return Prefix(self._task, tuple(self._actions), tuple(self._hashes))
@@ -199,12 +219,14 @@ class Site(PageEnv):
     """The tasks of one file. There is no oracle (give demonstrations), and nothing that varies an instruction (a
     generator writes new ones, or none are written).
 
-    The file is a list in WebArena's schema, or one entry a line: `intent`, `start_url`, `eval`, with addresses in full;
-    besides, as you like, `split` ("train", "eval" or "test"; without it three in five are for training, one is for eval
-    and one for test, by a hash of the instruction), `max_steps` (30), `sites` (addresses that the agent may visit;
-    default: where it starts), and `reset_url`, which is asked for before every episode, so that your site can put back
-    what episodes change. Every episode has a cookie of its own, `cleangui-episode`, on that request, too: a site that
-    keeps its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
+    The file is a list in WebArena's schema, or one entry a line: `intent`, `start_url` (several joined by " |AND| " are
+    tabs), `eval`, with addresses in full; besides, as you like, `split` ("train", "eval" or "test"; without it three in
+    five are for training, one is for eval and one for test, by a hash of the instruction), `max_steps` (30), `sites`
+    (addresses or hosts that the agent may visit; default: where it starts, as also where only names stand there, as in
+    WebArena's files), `storage_state` (a file with a log-in's cookies, as Playwright writes it), `geolocation`, and
+    `reset_url`, which is asked for before every episode, so that your site can put back what episodes change. Every
+    episode has a cookie of its own, `cleangui-episode`, for the first start page's host and on that request, too: a
+    site that keeps its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
 
     An entry without `eval` has no true verdict: a judge says what succeeded. `start_url` and `hosts` (joined by commas)
     hold for entries that have none of their own. Between two actions, of all slots together, there are at least
@@ -255,12 +277,19 @@ class Site(PageEnv):
         config, episode = self._task.config or self._starts[self._task.site], uuid.uuid4().hex
         if config.get("reset_url"):
             await asyncio.to_thread(_ask, config["reset_url"], episode)
-        url, sites = config["start_url"], config.get("sites") or [_origin(config["start_url"])]
+        first, *others = config["start_url"].split(webarena.AND)
+        sites = config.get("sites") or list(dict.fromkeys(map(origin, (first, *others))))
         refuses = await self._shared.refuses(sites)
-        if refuses is not None and refuses(url):
-            raise UsageError(f"{url}: its robots.txt forbids it (--no-obey-robots, if you may)")
+        for url in (first, *others):
+            if refuses is not None and refuses(url):
+                raise UsageError(f"{url}: its robots.txt forbids it (--no-obey-robots, if you may)")
         await self._shared.turn()
-        return await self._session.reset(url, sites=sites, cookies={COOKIE: episode}, refuses=refuses)
+        options = {"sites": sites, "cookies": {COOKIE: episode}, "refuses": refuses, "context": _context(config)}
+        page = self._began(await self._session.reset(first, **options))
+        for url in others:
+            await self._shared.turn()
+            self._began(await self._session.act(Action("New Tab", argument=url)))
+        return await self._session.act(Action("Switch Tab", argument="1")) if others else page
 
     async def _act(self, action):
         await self._shared.turn()
@@ -277,22 +306,29 @@ class Site(PageEnv):
 
 def read_tasks(path: str, start_url: str = "", hosts: str = "") -> tuple[dict[str, list[Task]], dict[str, dict]]:
     """The file's tasks by split, and an entry for each address where tasks start (`Task.site`). Raises UsageError, one
-    line, for a file or a task that cannot be used."""
+    line with the line of the file, for a file or a task that cannot be used."""
+    tasks, starts = [], {}
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise UsageError(f"--env-id site: cannot read {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"--env-id site: {path} is no text ({error})") from None
-    try:
-        lines = [line for line in text.splitlines() if line.strip()]
-        configs = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
-        configs = [_with_defaults(number, config, start_url, hosts) for number, config in enumerate(configs)]
-        tasks = [_task(number, config) for number, config in enumerate(configs)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UsageError(f"--env-id site:{path}: not a list of tasks ({type(error).__name__}: {error})") from None
-    return by_split(tasks), {config["start_url"]: config for config in configs}
+        entries = webarena.read_entries(path)
+    except UsageError as error:
+        raise UsageError(f"--env-id site: not a list of tasks: {error}") from None
+    for number, (line, entry) in enumerate(entries):
+        name = number if entry.get("task_id") is None else entry["task_id"]
+        try:
+            config = _with_defaults(entry, start_url, hosts)
+            tasks.append(_task(str(name), config))
+        except KeyError as error:
+            problem = f"the key {error} is missing"
+        except (ValueError, TypeError, AttributeError, OSError) as error:
+            problem = str(error)
+        else:
+            starts[tasks[-1].site] = config
+            continue
+        raise UsageError(f"--env-id site:{path}: line {line}, task {name}: {problem}")
+    for (split, name), count in Counter((task.split, task.task_id) for task in tasks).items():
+        if count > 1:
+            raise UsageError(f"--env-id site:{path}: {count} tasks of the split {split} have the task_id {name}")
+    return by_split(tasks), starts
 
 
 def draw_split(text: str) -> str:
@@ -304,33 +340,94 @@ def by_split(tasks: list[Task]) -> dict[str, list[Task]]:
     return {split: [task for task in tasks if task.split == split] for split in SPLITS}
 
 
-def _with_defaults(number, config, start_url, hosts):
-    """The entry with where it starts and which sites it may visit: `hosts`, by the scheme of its start."""
-    config = ({"start_url": start_url} if start_url else {}) | config
-    if not config.get("start_url"):
-        raise ValueError(f"task {number} has no start_url, and there is no --start-url")
-    scheme = urlsplit(config["start_url"]).scheme
-    if scheme not in ("http", "https"):
-        raise ValueError(f"task {number}: start_url {config['start_url']!r} is no address")
-    sites = [f"{scheme}://{host.strip()}" for host in hosts.split(",") if host.strip()]
-    return ({"sites": sites} if sites else {}) | config
+def _with_defaults(config, start_url, hosts):
+    """The entry with where it starts and which sites it may visit, all addresses in one spelling: `hosts`, by the
+    scheme of its start, where it names none. Raises ValueError."""
+    given = config.get("start_url") or start_url
+    if not given:
+        raise ValueError("it has no start_url, and there is no --start-url")
+    starts = [web_address("start_url", url) for url in str(given).split(webarena.AND.strip())]
+    scheme, named = urlsplit(starts[0]).scheme, config.get("sites") or []
+    named = named.split(",") if isinstance(named, str) else named
+    if not isinstance(named, list):
+        raise ValueError(f"sites is {named!r}, not a list of addresses")
+    hosts = [host.strip() for host in hosts.split(",") if host.strip()]
+    sites = [site for site in (_site(site, scheme) for site in named) if site]
+    sites = sites or [_site(f"{scheme}://{host}", scheme) for host in hosts]
+    config = config | {"start_url": webarena.AND.join(starts)}
+    config = {key: value for key, value in config.items() if key != "sites"} | ({"sites": sites} if sites else {})
+    if config.get("reset_url"):
+        config["reset_url"] = web_address("reset_url", config["reset_url"])
+    elif config.get("require_reset"):
+        raise ValueError("it requires a reset, and has no reset_url")
+    return config
 
 
-def _task(number, config):
-    split = config.get("split") or draw_split(config["intent"])
+def _site(site, scheme):
+    """Where an agent may go, as an address without a log-in, or "*.host" for a host and all below it; "" for what only
+    names a site, as WebArena's files do. Raises ValueError."""
+    if not isinstance(site, str):
+        raise ValueError(f"sites holds {site!r}, not an address")
+    site = site.strip()
+    if site.startswith("*."):
+        return site.lower()
+    if "://" not in site and not set(".:") & set(site) and site.lower() != "localhost":
+        return ""
+    parts = urlsplit(web_address("sites", site if "://" in site else f"{scheme}://{site}"))
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def web_address(key: str, url: str) -> str:
+    """An http(s) address as a browser spells it: scheme and host in small letters, a foreign host as it is asked for,
+    without the port that is the scheme's own. Raises ValueError for what is none."""
+    parts = urlsplit(url.strip())
+    known = parts.scheme in ("http", "https") and parts.hostname
+    if not known or any(c.isspace() for c in parts.netloc):
+        raise ValueError(f"{key} {url!r} is no address")
+    log_in, at, host = parts.netloc.rpartition("@")
+    host = host.lower() if host.isascii() else host.encode("idna").decode()
+    host = host.removesuffix({"http": ":80", "https": ":443"}[parts.scheme]).removesuffix(":")
+    if parts.port == 0:  # a ValueError, too, for what is no port
+        raise ValueError(f"{key} {url!r} is no address")
+    return parts._replace(netloc=log_in + at + host).geturl()
+
+
+def _task(name, config):
+    split = config.get("split") or draw_split(webarena.text_of(config, "intent"))
     if split not in SPLITS:
-        raise ValueError(f"task {number}: the split is {split!r}")
-    if "eval" in config:
-        webarena.check(config)
+        raise ValueError(f"the split is {split!r}")
+    checked = config.get("eval") is not None
+    if checked:
+        webarena.check_rules(config["eval"])
+    _context(config)
+    steps = webarena.MAX_STEPS if config.get("max_steps") is None else int(config["max_steps"])
+    if steps < 1:
+        raise ValueError(f"max_steps is {steps}, less than one")
+    start = urlsplit(config["start_url"].split(webarena.AND)[0])
     return Task(
-        task_id=str(config.get("task_id", number)),
-        site=config["start_url"],
-        instruction=config["intent"],
-        max_steps=int(config.get("max_steps", webarena.MAX_STEPS)),
+        task_id=name,
+        site=start._replace(netloc=start.netloc.rpartition("@")[2]).geturl(),
+        instruction=webarena.text_of(config, "intent"),
+        max_steps=steps,
         split=split,
         template=str(config.get("intent_template_id", "")),
-        config=config if "eval" in config else None,
+        config=config if checked else None,
     )
+
+
+def _context(config):
+    """Options of the browser's context for an entry; None: the usual ones. Raises ValueError, KeyError or OSError."""
+    options, place = {}, config.get("geolocation")
+    if config.get("storage_state"):
+        options["storage_state"] = json.loads(Path(config["storage_state"]).read_text())
+        if not isinstance(options["storage_state"], dict):
+            raise ValueError(
+                f"storage_state {config['storage_state']}: no cookies and origins, as Playwright writes them"
+            )
+    if place:
+        where = {key: float(place[key]) for key in ("latitude", "longitude")}
+        options |= {"geolocation": where, "permissions": ["geolocation"]}
+    return options or None
 
 
 class _Shared(Shared):
@@ -354,12 +451,12 @@ class _Shared(Shared):
         EnvFault where it cannot be read."""
         if not self.obey_robots:
             return None
-        origins = {_origin(site) for site in sites if not site.startswith("*.")}
-        for origin in origins:
-            async with self.reading[origin]:
-                if origin not in self.rules:
-                    self.rules[origin] = await asyncio.to_thread(_robots, origin)
-        return self.is_forbidden if any(self.rules[origin] for origin in origins) else None
+        hosts = {origin(site) for site in sites if not site.startswith("*.")}
+        for host in hosts:
+            async with self.reading[host]:
+                if host not in self.rules:
+                    self.rules[host] = await asyncio.to_thread(_robots, host)
+        return self.is_forbidden if any(self.rules[host] for host in hosts) else None
 
     def is_forbidden(self, url: str) -> bool:
         """By the host's robots.txt, or, where that was not read, by that of the nearest host above it that was."""
@@ -371,10 +468,10 @@ class _Shared(Shared):
         return rules is not None and not rules.can_fetch("*", url)
 
 
-def _robots(origin):
+def _robots(site):
     """What robots.txt says to everybody; None where that is nothing. (RFC 9309: what cannot be read for a fault of the
     server's may forbid everything.)"""
-    url = f"{origin}/robots.txt"
+    url = f"{site}/robots.txt"
     try:
         with urllib.request.urlopen(url, timeout=RESET_SECONDS) as answer:
             lines = answer.read().decode("utf-8", "replace").splitlines()
@@ -382,22 +479,28 @@ def _robots(origin):
         if error.code < 500:
             return None
         raise EnvFault(f"{url}: {error}") from None
-    except OSError as error:
+    except WEB_ERRORS as error:
         raise EnvFault(f"{url}: {error}") from None
     rules = urllib.robotparser.RobotFileParser(url)
     rules.parse(lines)
     return rules if rules.default_entry else None
 
 
-def _origin(url):
+def origin(url: str) -> str:
+    """Scheme and host of an address, without a log-in."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _ask(url, episode):
-    request = urllib.request.Request(url, headers={"cookie": f"{COOKIE}={episode}"})
+    parts = urlsplit(url)
+    log_in, _, host = parts.netloc.rpartition("@")
+    url = quote(parts._replace(netloc=host).geturl(), safe="%/:=&?~#+!$,;'@()*[]")
+    headers = {"cookie": f"{COOKIE}={episode}"}
+    if log_in:
+        headers["authorization"] = f"Basic {base64.b64encode(unquote(log_in).encode()).decode()}"
     try:
-        with urllib.request.urlopen(request, timeout=RESET_SECONDS):
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=RESET_SECONDS):
             pass
-    except (urllib.error.URLError, TimeoutError) as error:
+    except WEB_ERRORS as error:
         raise EnvFault(f"reset_url {url}: {error}") from None

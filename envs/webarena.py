@@ -3,8 +3,9 @@
 Three evaluators, `string_match`, `url_match` and `program_html`, whose scores are multiplied. WebArena (Zhou et al.
 2024) and WebArena-Lite (VisualAgentBench) score by code that differs in places; `rules` says whose is meant:
 
-    own       the arena's and your own sites': WebArena-Lite's, but base path and query of a url_match are compared
-              separately, as WebArena does
+    own       the arena's and your own sites': WebArena-Lite's, but texts are read as a person sees them (`plain`),
+              words of scripts without spaces are found (`contains`), and of addresses host, path, route behind the #
+              and query are compared separately, each in one spelling (`url_parts`)
     lite      WebArena-Lite's: ` |OR|` in must_include and must_exclude, the one-token rule for every reference of one
               token, fuzzy references joined by ", ", addresses compared as strings, localhost read as 127.0.0.1
     original  WebArena's: ` |OR|` on pages only, the one-token rule for an answer's only reference if it is one
@@ -19,7 +20,8 @@ import html
 import inspect
 import json
 import re
-from urllib.parse import parse_qs, urlsplit
+import unicodedata
+from urllib.parse import parse_qs, unquote, urlsplit
 
 from common.errors import UsageError
 from envs import Task
@@ -38,24 +40,21 @@ def load(path, api=True):
     """Read a WebArena task file; an entry may say its `split` ("test" without it).
 
     Returns (tasks, refused): a Task per usable entry, placeholders such as `__REDDIT__` still in its config, and a dict
-    task_id -> reason for the entries that `check` refuses. Raises UsageError, naming the task, when the file is not
-    such a list or an entry lacks a key.
+    task_id -> reason for the entries that `check` refuses. Raises UsageError, naming line and task, when the file is
+    not such a list or an entry lacks a key.
     """
-    try:
-        with open(path, encoding="utf-8") as file:
-            configs = json.load(file)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a WebArena task file: {type(error).__name__}: {error}") from None
-    if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
-        raise UsageError(f"{path} is not a WebArena task file: it holds no list of tasks")
-    tasks, refused = [], {}
-    for number, config in enumerate(configs):
+    tasks, refused, lines = [], {}, {}
+    for number, (line, config) in enumerate(read_entries(path)):
         name = str(config.get("task_id", f"number {number}"))
+        where = f"{path}: line {line}: task {name}"
+        if name in lines:
+            raise UsageError(f"{where}: this task_id is that of line {lines[name]}, too")
+        lines[name] = line
         try:
             task = Task(
                 task_id=str(config["task_id"]),
-                site="+".join(config["sites"]),
-                instruction=config["intent"],
+                site="+".join(_listed(config["sites"])),
+                instruction=text_of(config, "intent"),
                 max_steps=MAX_STEPS,
                 split=config.get("split", "test"),
                 template=str(config.get("intent_template_id", "")),
@@ -66,45 +65,130 @@ def load(path, api=True):
         except UsageError as error:
             refused[name] = str(error)
         except KeyError as error:
-            raise UsageError(f"{path}: task {name}: the key {error} is missing") from None
-        except (TypeError, AttributeError) as error:
-            raise UsageError(f"{path}: task {name}: a value is of the wrong type ({error})") from None
+            raise UsageError(f"{where}: the key {error} is missing") from None
+        except (TypeError, ValueError, AttributeError) as error:
+            raise UsageError(f"{where}: a value is of the wrong type ({error})") from None
     return tasks, refused
 
 
+def read_entries(path):
+    """The entries of a task file, which is a JSON list, or has one object after the other (as a rule one a line):
+    [(the line on which it begins, the entry)]. Raises UsageError, one line, for a file that is neither."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+        entries = _values(data.decode(json.detect_encoding(data)))  # UTF-8 or -16, with a byte order mark or without
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise UsageError(f"{path}: line {error.lineno}: no JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: {error}") from None
+    return entries
+
+
+def _values(text):
+    """[(line, object)] of JSON in one of the two forms. Raises ValueError, with the line."""
+    decoder, between, values, line, counted, at = json.JSONDecoder(), re.compile(r"[\s,]*"), [], 1, 0, 0
+    listed = text.lstrip().startswith("[")
+    if listed:
+        json.loads(text)  # whole, and nothing is behind it
+        at = text.index("[") + 1
+    while (at := between.match(text, at).end()) < len(text) and not (listed and text[at] == "]"):
+        line, counted = line + text.count("\n", counted, at), at
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"line {line}: no JSON object ({error.msg})") from None
+        if not isinstance(value, dict):
+            raise ValueError(f"line {line}: no JSON object")
+        values.append((line, value))
+    return values
+
+
+def text_of(config, key):
+    """`config[key]`, a text that is not blank. Raises KeyError, or ValueError."""
+    if not isinstance(config[key], str) or not config[key].strip():
+        raise ValueError(f"{key} is {config[key]!r}, not a text")
+    return config[key]
+
+
 def check(config, api=False):
-    """Raise UsageError, one line, when the task's `eval` holds anything that `evaluate` has no rule for; `api` says
-    whether there is a shop to ask (API_HELPERS)."""
-    rules = config["eval"]
-    where = f"task {config.get('task_id', '?')}: "
-    for kind in rules["eval_types"]:
+    """Raise UsageError, one line with the task's number, when the task's `eval` holds anything that `evaluate` has no
+    rule for; `api` says whether there is a shop to ask (API_HELPERS)."""
+    try:
+        check_rules(config["eval"], api)
+    except ValueError as error:
+        raise UsageError(f"task {config.get('task_id', '?')}: {error}") from None
+
+
+def check_rules(rules, api=False):
+    """The same for the `eval` alone: ValueError for what has no rule, is of the wrong type, or checks nothing."""
+    kinds = rules.get("eval_types") if isinstance(rules, dict) else None
+    if not isinstance(kinds, list) or not kinds:
+        raise ValueError(f"eval has no list of eval_types, so nothing is checked (eval_types is {kinds!r})")
+    for kind in kinds:
         if kind not in ("string_match", "url_match", "program_html"):
-            raise UsageError(f"{where}unknown eval_type {kind!r}")
+            raise ValueError(f"unknown eval_type {kind!r}")
+    if "string_match" in kinds:
+        _check_references("reference_answers", rules.get("reference_answers"))
+        if not clean(plain(rules["reference_answers"].get("exact_match", "-"))):
+            raise ValueError("reference_answers: exact_match is blank: an exit without an answer would be right")
+    if "url_match" in kinds:
+        _check_address(rules.get("reference_url"))
+        if rules.get("url_note") not in (None, "", "EXACT", "GOLD in PRED"):
+            raise ValueError(f"unknown url_note {rules['url_note']!r}, known are EXACT and GOLD in PRED")
+    if "program_html" in kinds:
+        targets = rules.get("program_html")
+        if not isinstance(targets, list) or not targets or not all(isinstance(target, dict) for target in targets):
+            raise ValueError(f"program_html is {targets!r}, not a list of pages to look at")
+        for target in targets:
+            _check_target(target, api)
+
+
+def _check_target(target, api):
     url_helpers = URL_HELPERS | (API_URL_HELPERS if api else {})
     page_helpers = PAGE_HELPERS | (API_HELPERS if api else {})
-    if "string_match" in rules["eval_types"]:
-        _check_references(where, rules["reference_answers"])
-    if "url_match" in rules["eval_types"] and rules.get("url_note") not in (None, "", "EXACT", "GOLD in PRED"):
-        raise UsageError(f"{where}unknown url_note {rules['url_note']!r}")
-    if "program_html" in rules["eval_types"]:
-        for target in rules["program_html"]:
-            try:
-                if target["url"].startswith("func:"):
-                    parse_helper(target["url"], url_helpers)
-                if target["locator"].startswith("func:"):
-                    parse_helper(target["locator"], page_helpers)
-                else:
-                    parse_locator(target["locator"])
-                for action in target.get("prep_actions", ()):
-                    parse_click(action)
-            except ValueError as error:
-                raise UsageError(f"{where}{error}") from None
-            _check_references(where, target["required_contents"])
+    url, locator = target.get("url"), target.get("locator")
+    actions = target.get("prep_actions") or []
+    if not isinstance(url, str) or not isinstance(locator, str) or not isinstance(actions, list):
+        raise ValueError(f"program_html: url {url!r} or locator {locator!r} is no text, or prep_actions no list")
+    if url.startswith("func:"):
+        parse_helper(url, url_helpers)
+    elif url != "last" and not re.match(r"(?i:https?)://[^/]|__[A-Z][A-Z_]*[A-Z]__", url):
+        raise ValueError(f"program_html: url {url!r} is neither an address in full nor last")
+    if locator.startswith("func:"):
+        parse_helper(locator, page_helpers)
+    else:
+        parse_locator(locator)
+    for action in actions:
+        parse_click(str(action))
+    _check_references("required_contents", target.get("required_contents"))
 
 
-def _check_references(where, references):
-    if not references or set(references) - set(REFERENCES):
-        raise UsageError(f"{where}unknown reference {list(references or [])}, known are {', '.join(REFERENCES)}")
+def _check_references(name, references):
+    known = ", ".join(REFERENCES)
+    if not isinstance(references, dict) or not references or set(references) - set(REFERENCES):
+        raise ValueError(f"{name} is {references!r}: unknown reference, known are {known}")
+    for rule, value in references.items():
+        texts = _listed(value)
+        may_be_list = rule != "exact_match" and isinstance(texts, list) and texts
+        if not (isinstance(value, str) or may_be_list) or not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"{name}: {rule} is {value!r}, not a text{'' if rule == 'exact_match' else ' or a list'}")
+        if rule != "exact_match" and not all(clean(plain(option)) for text in texts for option in text.split(OR)):
+            raise ValueError(f"{name}: {rule} is {value!r}: what is blank checks nothing")
+
+
+def _check_address(reference):
+    if not isinstance(reference, str) or not reference.strip():
+        raise ValueError(f"reference_url is {reference!r}, not an address")
+    for gold in reference.split(OR):
+        try:
+            parts = url_parts(gold, anchors=True)
+        except ValueError as error:
+            raise ValueError(f"reference_url: {gold!r} is no address ({error})") from None
+        if not any(parts):
+            raise ValueError(f"reference_url: {gold!r} is no address: it checks nothing")
 
 
 def resolve(value, sites):
@@ -310,17 +394,52 @@ def must_include(reference, text):
     return False
 
 
+# Scripts that write no spaces between words (or, in Korean, glue particles to them), and pictures: south-east Asian,
+# Hangul, symbols, Chinese and Japanese, full-width forms, emoji.
+_UNSPACED = re.compile(
+    r"[\u0e00-\u0fff\u1000-\u109f\u1100-\u11ff\u1780-\u17ff\u2190-\u2bff\u2e80-\ud7ff\uf900-\ufaff\uff00-\uffef"
+    r"\U0001b000-\U0001b16f\U0001f000-\U0001faff\U00020000-\U0003ffff]"
+)
+_LOOK_ALIKES = str.maketrans("\u2018\u2019\u201c\u201d\u2010\u2011", "''\"\"--", "\u00ad\u200b\u2060\ufeff")
+
+
+def plain(text):
+    """A text as a person sees it: accents in one spelling (NFC), blanks of all kinds as one space, curly quotes and
+    no-break hyphens as on a keyboard, without what has no width."""
+    return " ".join(unicodedata.normalize("NFC", str(text)).translate(_LOOK_ALIKES).split())
+
+
+def _spaced(text):
+    return _UNSPACED.sub(r" \g<0> ", text)
+
+
+def contains(reference, text):
+    """must_include of the own rules, on `plain` texts. Of a script without spaces every character is a token: a word
+    of it may stand anywhere, and a number between its characters is whole."""
+    spaced = _spaced(text)
+
+    def words(part):
+        return f" {' '.join(tokens(clean(part)))} "
+
+    return any(
+        words(_spaced(option)) in words(spaced) if _UNSPACED.search(option) else must_include(option, spaced)
+        for option in reference.split(OR)
+    )
+
+
 def same_words(question, reference, answer):
     """The default judge: every comma-separated part of the reference occurs, word for word, in the answer.
 
     Deterministic and strict; a model that knows paraphrases can stand in for it. `question` is there for such a model.
     """
 
-    def plain(text):
-        return f" {' '.join(re.findall(r'[a-z0-9]+(?:[.,:][0-9]+)*', str(text).lower()))} "
+    def words(text):
+        kept = "".join(c if unicodedata.category(c)[0] in "LNM" or c in ".,:" else " " for c in _spaced(text).lower())
+        found = re.findall(r"[^\s.,:]+(?:[.,:][0-9]+)*", kept)  # letters with their marks, numbers
+        return f" {' '.join(found)} "
 
-    parts = [plain(part) for part in re.split(r", (?!\d{3}\b)", reference)]
-    return any(part.strip() for part in parts) and all(part in plain(answer) for part in parts)
+    answer, parts = words(plain(answer)), [words(part) for part in re.split(r", (?!\d{3}\b)", plain(reference))]
+    return any(part.strip() for part in parts) and all(part in answer for part in parts)
 
 
 def _listed(value):
@@ -330,7 +449,9 @@ def _listed(value):
 
 def _included(item, text, rules, on_page, alone):
     """Does `text` (of a page, or an answer) hold the reference `item`, an answer's only one (`alone`) or not?"""
-    if rules != "original":
+    if rules == "own":
+        return contains(item, text)
+    if rules == "lite":
         return must_include(item, text)
     if alone and not on_page and len(clean(item)) == 1:
         return clean(item) in tokens(clean(text))
@@ -345,18 +466,20 @@ async def _match(references, text, config, judges, rules, on_page=False):
         return bool(await verdict if inspect.isawaitable(verdict) else verdict)
 
     same_answer, same_reason = judges
+    seen = plain if rules == "own" else str
     for rule, value in references.items():
+        items = [seen(item) for item in _listed(value)]
         if rule == "exact_match":
-            passed = exact_match(value, text)
+            passed = exact_match(seen(value), seen(text))
         elif rule == "must_include":
-            passed = all(_included(item, text, rules, on_page, len(_listed(value)) == 1) for item in _listed(value))
+            passed = all(_included(item, seen(text), rules, on_page, len(items) == 1) for item in items)
         elif rule == "must_exclude":
-            passed = not any(must_include(item, text) for item in _listed(value))
+            passed = not any((contains if rules == "own" else must_include)(item, seen(text)) for item in items)
         elif not text.strip():
             passed = False
         elif value == "N/A":  # fuzzy_match of an impossible task: "N/A" itself, or the reason by the judge
             note = config["eval"].get("string_note", "")
-            passed = exact_match(value, text) or (bool(note) and await judged(same_reason, note))
+            passed = exact_match(value, seen(text)) or (bool(note) and await judged(same_reason, note))
         elif rules == "original" and not on_page:
             passed = all([await judged(same_answer, item) for item in _listed(value)])
         else:
@@ -366,38 +489,66 @@ async def _match(references, text, config, judges, rules, on_page=False):
     return True
 
 
+def url_parts(address, anchors=False):
+    """What the own rules compare of an address, each in one spelling: (host and path, route, query fields).
+
+    Scheme and log-in are left out, and a port that is the scheme's own; the host in small letters, localhost as
+    127.0.0.1; percent-encoded or not is the same, as are a slash at the end or none. The route is what stands behind
+    the # and begins with / or !, as on sites whose pages are told apart there alone (its query is the address's, too);
+    with `anchors` whatever stands there. Raises ValueError for what is no address.
+    """
+
+    def nfc(text):
+        return unicodedata.normalize("NFC", text)
+
+    def decoded(path):  # bytes that are no text stay apart; a slash that is encoded is none
+        parts = (unquote(part, errors="surrogateescape").replace("/", "%2F") for part in path.split("/"))
+        return nfc("/".join(parts)).rstrip("/")
+
+    split = urlsplit(address.strip())
+    host, fragment = split.hostname or "", split.fragment
+    if not host.isascii():
+        host = host.encode("idna").decode()  # as a browser shows it
+    host = "127.0.0.1" if host == "localhost" else host
+    own_port = split.port in (None, {"http": 80, "https": 443}.get(split.scheme))
+    fragment = fragment if anchors or fragment.startswith(("/", "!")) else ""
+    route, _, more = fragment.partition("#")[0].partition("?")
+    fields = parse_qs(f"{split.query}&{more}", keep_blank_values=True, errors="surrogateescape")
+    fields = {nfc(key): [nfc(value) for value in values] for key, values in fields.items()}
+    return host + ("" if own_port else f":{split.port}") + decoded(split.path), decoded(route.removeprefix("!")), fields
+
+
 def url_match(reference, url, rule, rules="own"):
-    """Does `url` fit one of the ` |OR|` references? The fragment does not count but by the Lite rules.
+    """Does `url` fit one of the ` |OR|` references?
 
     own, original: scheme does not count. "GOLD in PRED": the reference's host and path are contained in the url's, and
-    each of its query fields has one of the references' values. "EXACT": host, path and query are the same. own: slashes
-    at the end do not count, localhost is 127.0.0.1.
+    each of its query fields has one of the references' values. "EXACT": host, path and query are the same. original:
+    what stands behind a # does not count. own: parts are compared as `url_parts` spells them; what stands behind the
+    reference's # has to stand there, and a route must be the reference's; contained is a path by whole segments.
     lite: the two as strings, without a slash at the end, localhost as 127.0.0.1. "GOLD in PRED": one is in the other.
     """
+    references = reference.split(OR)
     if rules == "lite":
-        urls = (url, *reference.split(OR))
-        url, *golds = (u.strip().replace("localhost", "127.0.0.1").removesuffix("/") for u in urls)
+        url, *golds = (u.strip().replace("localhost", "127.0.0.1").removesuffix("/") for u in (url, *references))
         return url in golds if rule == "EXACT" else any(gold in url for gold in golds)
 
-    def parts(address):
-        address = address.strip().rstrip("/")
-        if rules == "original":
-            split = urlsplit(address)
-            return split.netloc + split.path, parse_qs(split.query)
-        split = urlsplit(address.replace("localhost", "127.0.0.1"))
-        return (split.netloc + split.path).rstrip("/"), parse_qs(split.query, keep_blank_values=True)
+    def parts(address, anchors):
+        if rules == "own":
+            return url_parts(address, anchors)
+        split = urlsplit(address.strip().rstrip("/"))
+        return split.netloc + split.path, "", parse_qs(split.query)
 
-    base, query = parts(url)
-    golds = [parts(gold) for gold in reference.split(OR)]
+    pairs = [(parts(gold, True), parts(url, "#" in gold)) for gold in references]
     if rule == "EXACT":
-        return (base, query) in golds
+        return any(gold == seen for gold, seen in pairs)
     wanted = {}
-    for _, fields in golds:
+    for (_, _, fields), _ in pairs:
         for key, values in fields.items():
             wanted.setdefault(key, set()).update(values)
-    return any(gold in base for gold, _ in golds) and all(
-        values & set(query.get(key, ())) for key, values in wanted.items()
-    )
+    query = parts(url, any("#" in gold for gold in references))[2]
+    end = "/" if rules == "own" else ""  # /user/1 is not in /user/12
+    found = any(all(part + end in whole + end for part, whole in zip(gold[:2], seen[:2])) for gold, seen in pairs)
+    return found and all(values & set(query.get(key, ())) for key, values in wanted.items())
 
 
 def _url_rule(config, rules):

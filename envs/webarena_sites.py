@@ -10,7 +10,6 @@ LOGINS and the two REST addresses at the end.
 
 import asyncio
 import contextlib
-import http.client
 import importlib.metadata
 import json
 import os
@@ -19,15 +18,15 @@ import urllib.error
 import urllib.request
 import zlib
 from pathlib import PurePosixPath
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from playwright.async_api import Error as PlaywrightError
 
 from common.actions import Action, ActionError, parse
 from common.errors import EnvFault, UsageError
 from envs import Task, webarena
-from envs.site import PageEnv, Shared
-from envs.webarena_judge import Judge
+from envs.site import WEB_ERRORS, PageEnv, Shared, origin, web_address
+from envs.webarena_judge import VERDICTS, Judge
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
 # env id -> the package that has its task file, the file, and the rules that it is scored by
@@ -149,7 +148,10 @@ class WebArena(PageEnv):
         for task in self._tasks:
             self._check(task)
         url, model = os.environ.get("WEBARENA_JUDGE", ""), os.environ.get("WEBARENA_JUDGE_MODEL", "")
-        judge = Judge(url, model) if url else None
+        verdict = os.environ.get("WEBARENA_JUDGE_VERDICT", VERDICTS[0])
+        if verdict not in VERDICTS:
+            raise UsageError(f"WEBARENA_JUDGE_VERDICT={verdict}: {', '.join(VERDICTS)}")
+        judge = Judge(url, model, verdict) if url else None
         options = {"virtual_clock": False, "timeout": 60.0} | browser_options | {"screenshots": screenshots}
         shared = _Shared(self.sites, needs, judge, options)
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
@@ -174,7 +176,11 @@ class WebArena(PageEnv):
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from None
         for url in config["start_url"].split(webarena.AND):
-            if _origin(url) not in self._allowed():
+            try:
+                known = origin(web_address("start_url", url)) in self._allowed()
+            except ValueError:
+                known = False
+            if not known:
                 raise UsageError(f"{where}: its start_url {url} is on none of the sites")
         for site in _needs_login(task.config):
             if "page" not in self._logins.get(site, ()):
@@ -248,15 +254,15 @@ class WebArena(PageEnv):
             await self._log_in(site, known=logins in self._states)
         if logins:
             self._states[logins] = await self._session.storage_state()
-        first, *others = config["start_url"].split(webarena.AND)
-        page = await self._session.act(Action("Goto", argument=first))
+        first, *others = [web_address("start_url", url) for url in config["start_url"].split(webarena.AND)]
+        page = self._began(await self._session.act(Action("Goto", argument=first)))
         for url in others:
-            page = await self._session.act(Action("New Tab", argument=url))
+            page = self._began(await self._session.act(Action("New Tab", argument=url)))
         return await self._session.act(Action("Switch Tab", argument="1")) if others else page
 
     def _allowed(self):
         """Where the agent may go: the sites' origins (the shops link to themselves above their address)."""
-        return sorted({_origin(url) for url in self.sites.values()})
+        return sorted({origin(url) for url in self.sites.values()})
 
     async def _reset_sites(self):
         if self._shared.slots > 1:
@@ -390,8 +396,8 @@ def _read_tasks(name, path, sites):
             raise UsageError(f"{path}: task {task.task_id}: unknown site {site!r}, known are {', '.join(SITES)}")
         if task.split not in ("train", "eval", "test"):
             raise UsageError(f"{path}: task {task.task_id}: the split is {task.split!r}")
-        if "start_url" not in task.config:
-            raise UsageError(f"{path}: task {task.task_id}: the key 'start_url' is missing")
+        if not isinstance(task.config.get("start_url"), str):
+            raise UsageError(f"{path}: task {task.task_id}: the key 'start_url' is missing, or no text")
     if sites is not None:
         tasks = [task for task in tasks if set(task.site.split("+")) <= set(sites)]
         if not tasks or set(sites) - set(SITES):
@@ -440,9 +446,11 @@ def _addresses(name, tasks):
     if unset:
         raise UsageError(f"--env-id {name}: not set: {', '.join(unset)}; export {unset[0].split()[0]}=http://host:port")
     for site, url in sites.items():
-        if url and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc):
-            raise UsageError(f"{site.upper()}={url} is no address; it looks like http://host:port")
-    return {site: url.rstrip("/") for site, url in sites.items() if url}, needs
+        try:
+            sites[site] = web_address(site, url).rstrip("/") if url else ""
+        except ValueError:
+            raise UsageError(f"{site.upper()}={url} is no address; it looks like http://host:port") from None
+    return {site: url for site, url in sites.items() if url}, needs
 
 
 def _variable(site):
@@ -476,14 +484,7 @@ def _needs_login(config):
     return tuple(PurePosixPath(state).name.rpartition("_")[0].split(".")) if state else ()
 
 
-def _origin(url):
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
-
-
 # --- the sites by HTTP -----------------------------------------------------------------------------------------------
-
-WEB_ERRORS = (OSError, ValueError, http.client.HTTPException)  # URLError, HTTPError and TimeoutError are OSErrors
 
 
 def _unreachable(url, seconds=REACH_SECONDS, bad=500):

@@ -8,12 +8,11 @@ The task format, the horizons and the steps of the judge are those of github.com
 what differs. The tasks themselves are not part of this project (Hugging Face: microsoft/webgym_tasks).
 """
 
-import json
 from urllib.parse import urlsplit
 
 from common.errors import Blocked, UsageError
-from envs import Task
-from envs.site import SPLITS, Site, by_split, draw_split
+from envs import Task, webarena
+from envs.site import SPLITS, Site, by_split, draw_split, web_address
 from envs.webgym_judge import Episode, RubricJudge
 
 EASY, MEDIUM = 3, 6  # the largest difficulty of these classes; what is above is hard
@@ -77,7 +76,7 @@ class WebGym(Site):
     async def _start(self):
         try:
             return await super()._start()
-        except UsageError as error:  # the start page's robots.txt: of one website among thousands
+        except UsageError as error:  # robots.txt, or a start page that does not open: of one website among thousands
             raise Blocked(str(error)) from None
 
     async def _observe(self, page, error=""):
@@ -114,17 +113,10 @@ def read_tasks(path, hosts=""):
 
 
 def _read_file(path, hosts, splits):
-    try:
-        with open(path, encoding="utf-8") as file:
-            lines = [(number, line) for number, line in enumerate(file, 1) if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--env-id webgym: {path}: {error}") from None
     tasks, said = [], None
-    for number, line in lines:
-        name = ""
+    for number, row in webarena.read_entries(path):
+        name = f", task {str(row.get('task_id', row.get('task_name')))[:60]!r}"
         try:
-            row = _row(line)
-            name = f", task {str(row.get('task_id', row.get('task_name')))[:60]!r}"
             said = "split" in row if said is None else said
             if ("split" in row) != said:
                 raise ValueError("some lines have a split and some have none: all or none must say it")
@@ -134,19 +126,10 @@ def _read_file(path, hosts, splits):
     return tasks
 
 
-def _row(line):
-    try:
-        row = json.loads(line)
-    except ValueError:
-        row = None
-    if not isinstance(row, dict):
-        raise ValueError("no JSON object")
-    return row
-
-
 def _task(row, number, hosts, splits):
     """A line as a Task. Raises ValueError for what is missing or of the wrong type."""
-    start = _address(_field(row, "website", str))
+    website = _field(row, "website", str)
+    start = web_address("website", website if "://" in website else f"https://{website}")
     facts = _facts(row.get("evaluator_reference"))
     difficulty = _field(row, "difficulty", int, len(facts))
     split = _field(row, "split", str, "") or _draw(website_of(start), splits)
@@ -201,14 +184,6 @@ def _facts(reference):
     if not facts or not all(isinstance(fact, str) and fact.strip() for fact in facts):
         raise ValueError("evaluator_reference is missing, or not a text, nor a list of texts, descriptions or facts")
     return facts
-
-
-def _address(website):
-    url = website if "://" in website else f"https://{website}"
-    parts = urlsplit(url)  # a ValueError, too, for what is no address at all
-    if parts.scheme not in ("http", "https") or not parts.hostname or any(c.isspace() for c in url):
-        raise ValueError(f"website {website!r} is no address")
-    return parts._replace(netloc=parts.netloc.lower()).geturl()
 
 
 def _sites(start, hosts):

@@ -14,7 +14,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from common.errors import Blocked, BudgetSpent, EnvFault, UsageError
+from common.errors import Blocked, BudgetSpent, JudgeFault, UsageError
+from common.lm import serve
 from common.screen import message_part
 from envs.webarena_judge import connect
 
@@ -109,7 +110,7 @@ class RubricJudge:
             for model, colour in itertools.product({self.model, self.small_model}, ("red", "blue")):
                 try:
                     sees_red = await self._ask(client, model, "Is this picture red all over?", [_plain(colour)])
-                except EnvFault as error:
+                except JudgeFault as error:
                     raise UsageError(f"WEBGYM_JUDGE={self.url}: {error}") from None
                 if sees_red != (colour == "red"):
                     raise UsageError(f"WEBGYM_JUDGE={self.url}: {model} does not see that a picture is {colour}")
@@ -123,7 +124,7 @@ class RubricJudge:
     async def score(self, episode):
         """1.0 if the answer is supported and every fact is proved, otherwise 0.0; 0.0 without an answer.
 
-        Raises Blocked where the site shut the agent out, EnvFault where the judge gives no verdict, BudgetSpent.
+        Raises Blocked where the site shut the agent out, JudgeFault where the judge gives no verdict, BudgetSpent.
         """
         screenshots = [shot for shot, _ in itertools.groupby(episode.screenshots)]  # the page often stays as it is
         if not episode.answer:
@@ -163,7 +164,7 @@ class RubricJudge:
         return await self._ask(self._client, model or self.model, question, screenshots)
 
     async def _ask(self, client, model, question, screenshots):
-        """Whether the verdict is YES. Raises EnvFault after TRIES replies without one, BudgetSpent."""
+        """Whether the verdict is YES. Raises JudgeFault after TRIES replies without one, BudgetSpent."""
         import openai
 
         content = [{"type": "text", "text": question}, *map(message_part, screenshots)]
@@ -178,18 +179,16 @@ class RubricJudge:
                     # the same question again must be able to get another reply
                     settings = {"temperature": 0.7 if number else 0.0, "max_tokens": REPLY_TOKENS}
                     reply = await client.chat.completions.create(model=model, messages=turns, **settings)
-                self.spent["TOKENS"] += getattr(reply.usage, "total_tokens", None) or 0
-                said = reply.choices[0].message.content or ""
-            except openai.OpenAIError as error:
+                self.spent["TOKENS"] += getattr(getattr(reply, "usage", None), "total_tokens", None) or 0
+                said = serve.text_of(reply)
+            except (openai.OpenAIError, ValueError, TypeError) as error:  # TypeError: a usage that is no number
                 problem = str(error)
-            except (AttributeError, IndexError, TypeError, ValueError) as error:
-                problem = f"no reply in the API's form ({type(error).__name__}: {error})"
             else:
                 verdicts = ["".join(groups).upper() for groups in VERDICT.findall(said)]
                 if verdicts:
                     return verdicts[-1] == "YES"
                 problem = f"no verdict in its reply, which ends in {said[-80:]!r}"
-        raise EnvFault(f"the judge at {self.url}: {problem} ({TRIES} tries)")
+        raise JudgeFault(f"the judge at {self.url}: {problem} ({TRIES} tries)")
 
     def _charge(self):
         """Count a request. Raises BudgetSpent, one line, where it may not be sent."""

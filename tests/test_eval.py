@@ -7,14 +7,16 @@ import re
 import threading
 import time
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 from PIL import Image
 
 import grpo_async
 import webrl
-from common.errors import UsageError
+from common.errors import JudgeFault, TooManyFaults, UsageError
 from common.lm import llm
+from common.lm.rollout import FaultLog
 from common.lm.run import read_metrics
 from common.replay import Step, Trajectory, TrajectoryStore
 from envs import Task
@@ -179,6 +181,27 @@ def test_the_table_is_the_papers():
         "| success, % | 0.0 | 33.3 | 25.0 |",
         "| tasks | 1 | 3 | 4 |",
     ]
+
+
+def test_what_no_check_knows_is_no_failure_and_nothing_played_is_no_success(capsys):
+    run = SimpleNamespace(say=print, path="runs/here")
+    played = trajectories({"http://a.test/x": (1, 1), "http://a.test/y+z": (0, 1), "https://me:x@b.test": (1, 1)})
+    for trajectory in played[2:]:
+        trajectory.verdict = None
+    evaluation.report(run, [t.task for t in played], played, FaultLog())
+    said = capsys.readouterr().out
+    assert "|  | a.test | Avg. |" in said and "| success, % | 50.0 | 50.0 |" in said and "1 of 2 tasks" in said
+    assert "Nobody knows about 1 tasks: they have no check; if all of them failed it is 0.333 of 3" in said
+    evaluation.report(run, [], played[2:], FaultLog())
+    said = capsys.readouterr().out
+    assert "Success" not in said and "Nobody knows about 1 tasks: they have no check\n" in said
+    faults = FaultLog()
+    faults.record(JudgeFault("the judge is gone"))
+    faults.record()
+    evaluation.report(run, [], played, faults)
+    assert "1 of 2 episodes ended in faults, 1 of them because a judge gave no verdict" in capsys.readouterr().out
+    with pytest.raises(TooManyFaults, match="no task could be played; go on with --resume runs/here; .*judge is gone"):
+        evaluation.report(run, [], [], faults)
 
 
 def run_eval(tmp_path, *flags):

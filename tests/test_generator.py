@@ -1,5 +1,6 @@
 """`--generator URL`: the real client against a small OpenAI-compatible server on loopback."""
 
+import asyncio
 import json
 import random
 import threading
@@ -8,9 +9,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 import webrl
-from common.errors import UsageError
+from common import orm
+from common.errors import JudgeFault, UsageError
 from common.lm import serve
+from common.lm.evaluator import Evaluator
 from envs import Task
+from envs.webarena_judge import connect
+from envs.webgym_judge import _plain
+from tests.test_webarena_sites import NO_REPLIES, Handler
+from tests.test_webarena_sites import serve as serve_http
+
+PNG = _plain("red")
 
 
 @pytest.fixture
@@ -87,3 +96,35 @@ def test_a_server_that_fails_for_a_moment_is_asked_again(server):
 def test_a_server_that_stays_away_is_one_clear_line():
     with pytest.raises(UsageError, match="--generator http://127.0.0.1:9/v1"):
         serve.ask("http://127.0.0.1:9/v1", "m", "hello", "--generator")
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES)
+async def test_no_client_by_url_takes_what_is_no_reply_for_one(reply):
+    """Servers and gateways answer 200 with an error, without choices, or with a page to sign in: never a traceback, nor
+    a verdict."""
+
+    class Broken(Handler):
+        def do_GET(self):
+            self.reply({"object": "list", "data": None} if isinstance(reply, dict) else reply)
+
+        def do_POST(self):
+            self.body()
+            self.reply(reply)
+
+    with serve_http(Broken) as url:
+        url = f"{url}/v1"
+        with pytest.raises(JudgeFault, match=f"the judge at {url}: no reply in the API's form"):
+            await Evaluator(url, "m", "{task} {actions}").success("buy", ["go"], [PNG])
+        with pytest.raises(UsageError, match=f"--generator {url}: no reply in the API's form"):
+            await asyncio.to_thread(serve.ask, url, "m", "hello", "--generator")
+        with pytest.raises(UsageError, match=f"--judge {url}: no model is served there"):
+            await asyncio.to_thread(serve.served_model, url, "--judge")
+        with pytest.raises(UsageError, match=f"X={url}: "):
+            await connect("X", url, "", 5, 0)
+
+    class Silent(Broken):
+        def do_GET(self):
+            self.reply({"object": "list", "data": [{"id": "m", "object": "model", "created": 0, "owned_by": "x"}]})
+
+    with serve_http(Silent) as url:
+        assert await asyncio.to_thread(orm.ask_p_yes, f"{url}/v1", ["one", "two"]) == [None, None]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from common.errors import EnvFault, EnvHang, TooManyFaults
+from common.errors import EnvFault, EnvHang, JudgeFault, TooManyFaults
 from common.lm import rollout
 from common.lm.llm import Completion
 from common.replay import TrajectoryStore
@@ -173,6 +173,21 @@ def test_too_many_faults_stop_the_run():
     with pytest.raises(TooManyFaults, match="33 of the last 53 episodes"):
         crashed.record(EnvFault("closed"))
     log.record(EnvFault("later"))  # the state is a copy
+    silent = rollout.FaultLog()
+    silent.record(JudgeFault("the judge said nothing"))
+    silent.record()
+    worker = rollout.FaultLog()
+    worker.record(JudgeFault("the judge is gone"))
+    silent.add(worker)
+    assert (silent.unanswered, silent.faults, silent.episodes) == (2, 2, 3)
+    silence, answered = SimpleNamespace(trajectories=[]), SimpleNamespace(trajectories=[SimpleNamespace(judged=0.2)])
+    rollout.check_end(silence, [silent])  # no judge pays
+    with pytest.raises(TooManyFaults, match="the judge at http://j answered none of 2 questions; .*the judge"):
+        rollout.check_end(silence, [silent, rollout.FaultLog()], "http://j")
+    rollout.check_end(answered, [silent], "http://j")
+    with pytest.raises(TooManyFaults, match="each of the 1 episodes ended in a fault; the last one: the judge is gone"):
+        rollout.check_end(answered, [worker])
+    rollout.check_end(silence, [rollout.FaultLog()], "http://j")
     resumed = rollout.FaultLog(window=7)
     resumed.set_state(state)
     assert (resumed.episodes, resumed.faults, resumed.last, resumed.window) == (500, 50, "lost", 7)

@@ -5,6 +5,7 @@ import importlib
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from common.errors import UsageError
 from common.lm import checkpoint, origin
 from common.lm.args import check_ranges
 from common.lm.run import Run, Timer, read_metrics
-from common.lm.stats import mean_ci, paired_difference, wilson
+from common.lm.stats import evaluation_metrics, mean_ci, paired_difference, rollout_metrics, wilson
 from common.replay import Step, Trajectory
 from envs import Task
 
@@ -129,6 +130,74 @@ def test_the_summary_holds_the_gain_against_the_control(tmp_path, capsys):
         assert f"control.py test_run.py {run.path}" in said and "above the control" not in said
         run.summary([], after)
         assert "above" not in capsys.readouterr().out
+
+
+def judged(number, verdict, said, ending="exit", reward=0.0):
+    task = Task(f"t{number}", "https://h.example/a+b", "buy", 5)
+    return Trajectory(task, 0, 0, verdict=verdict, judged=said, ending=ending, reward=reward)
+
+
+def test_what_a_judge_claims_stands_apart_from_what_checks_know_and_beside_its_record(tmp_path, capsys):
+    with Run.create(Args(), __file__, tmp_path) as run:
+        after = [judged(0, 0.0, 0.9), judged(1, 0.0, 0.8), judged(2, None, 0.9), judged(3, None, 0.7)]
+        run.trajectories.append(after)
+        run.summary([judged(0, 0.0, 0.1), judged(2, None, 0.1)], after)
+        said = capsys.readouterr().out
+        checked, claimed = "2 held-out tasks with a check", "2 held-out tasks without one, by the judge"
+        assert said.index(checked) < said.index("reinforcement  0.000 [") < said.index(claimed)
+        assert said.index(claimed) < said.index("reinforcement  1.000 [") < said.index("The judge on the 2 episodes")
+        assert "accuracy 0.000, precision 0.000, recall unknown" in said
+        assert "above the start: 0.000" in said and "above the start: 1.000" in said
+    with Run.create(Args(seed=2), __file__, tmp_path) as run:
+        run.trajectories.append(after[2:])
+        run.summary([], after[2:])
+        said = capsys.readouterr().out
+        assert "Test success on 2 held-out tasks (95 %" in said and "Nobody knows how good the judge is" in said
+        run.summary([], after[:2])
+        assert "The judge on" not in capsys.readouterr().out
+    metrics = evaluation_metrics(after, "eval")
+    assert (metrics["eval/checked_success"], metrics["eval/judged_success"], metrics["eval/success"]) == (0, 1, 0.5)
+    assert metrics["eval/site_h.example"] == 0.5  # by host, and no task that crosses sites
+    assert "eval/checked_success" not in evaluation_metrics(after[:2], "eval")
+
+
+def test_a_printed_line_holds_faults_and_why_nothing_was_rewarded(tmp_path, capsys):
+    known = {"rollout/reward": 0.0, "rollout/faults": 0, "rollout/dropped": 0, "rollout/unanswered": 0}
+    with Run.create(Args(), __file__, tmp_path) as run:
+        run.report("phase 1", known, "rollout/reward eval/success")
+        assert capsys.readouterr().out == "phase 1: rollout reward 0\n"
+        rollouts = [judged(0, None, 0.1), judged(1, 0.0, None), judged(2, 1.0, 0.3), judged(3, 0.0, None, "truncated")]
+        rollouts += [judged(4, None, None), judged(5, None, None, "overflow")]
+        counts = {"rollout/faults": 3, "rollout/unanswered": 2}
+        run.report("phase 1", known | rollout_metrics(rollouts) | counts, "rollout/reward")
+        first, second = capsys.readouterr().out.splitlines()
+        assert first == "phase 1: rollout reward 0, faults 3, unanswered 2"
+        assert second == (
+            "phase 1: no rollout was rewarded: 2 the judge called failures, 1 the check called failures, "
+            "1 ran out of steps, 1 nobody judged, 1 ran out of room in the prompt"
+        )
+        run.log(rollout_metrics(rollouts), 1)
+        assert "no rollout was rewarded" in read_metrics(run.path)[-1]["rollout/note"]
+        run.report("phase 2", rollout_metrics([]), "")
+        assert "none is left, all were lost to faults or got no judgement" in capsys.readouterr().out
+    assert "rollout/note" not in rollout_metrics([*rollouts, judged(6, None, 0.9, reward=1.0)])
+
+
+@pytest.mark.parametrize("name, found", [("a:b", "':'"), ("50%", "'%'"), ("what?", "'?'"), ("a\nb", r"'\n'")])
+def test_a_name_that_wandb_does_not_take_is_refused_at_once(tmp_path, name, found):
+    with pytest.raises(
+        UsageError, match=rf"(?s)--exp-name .*takes no {re.escape(found)} in a run's name: leave it out"
+    ):
+        Run.create(Args(exp_name=name, track=True), __file__, tmp_path)
+    assert not list(tmp_path.iterdir())
+    with Run.create(Args(exp_name=name.replace("\n", "")), __file__, tmp_path):  # without --track it is a folder's
+        pass
+
+
+def test_a_project_that_wandb_does_not_take_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    with pytest.raises(UsageError, match="--track: Invalid project name.*another --wandb-project-name"):
+        Run.create(Args(track=True, wandb_project_name="a:b"), __file__, tmp_path)
 
 
 def test_wandb_offline_gets_every_row(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ import pytest
 
 import envs
 from benchmarks.once import soak
-from common.errors import EnvFault, UsageError
+from common.errors import Blocked, EnvFault, UsageError
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
 from envs.site import read_tasks
@@ -149,11 +149,41 @@ def test_tasks_have_their_splits(tmp_path):
     assert sum(map(len, splits.values())) == 500
 
 
+SAME = {"task_id": 1, "intent": "a", "start_url": "http://x", "split": "eval"}
+
+
 @pytest.mark.parametrize(
     "text, says",
     [
-        ("no json", "not a list of tasks"),
-        ('{"intent": 1}', "not a list of tasks"),
+        ("no json", "not a list of tasks: .*line 1: no JSON object"),
+        ('{"intent": "a", "start_url": "http://x"}\n\n{"intent": "b"', "line 3: no JSON object"),
+        ('[{"intent": "a"},\n\n3]', "line 3: no JSON object"),
+        ('[{"intent": "a"}', "line 1: no JSON"),
+        ("[" * 100_000, "recursion"),
+        ('{"intent": 1}', "line 1, task 0: it has no start_url"),
+        ('{"intent": 1, "start_url": "http://x"}', "line 1, task 0: intent is 1, not a text"),
+        ('{"intent": " ", "start_url": "http://x"}', "intent is ' ', not a text"),
+        ('{"start_url": "http://x"}', "the key 'intent' is missing"),
+        *(
+            (json.dumps({"intent": "a", "start_url": "http://x", **more}), says)
+            for more, says in (
+                ({"start_url": "http://x:y/"}, "task 0: "),
+                ({"start_url": "http:///x"}, "'http:///x' is no address"),
+                ({"start_url": 3}, "'3' is no address"),
+                ({"start_url": "__SHOPPING__/a"}, "'__SHOPPING__/a' is no address"),
+                ({"sites": 3}, "sites is 3, not a list"),
+                ({"sites": [3]}, "sites holds 3"),
+                ({"sites": ["ftp://x"]}, "'ftp://x' is no address"),
+                ({"max_steps": 0}, "max_steps is 0"),
+                ({"max_steps": "many"}, "many"),
+                ({"require_reset": True}, "it requires a reset, and has no reset_url"),
+                ({"reset_url": "reset.sh"}, "reset_url 'reset.sh' is no address"),
+                ({"storage_state": "nowhere.json"}, "No such file"),
+                ({"geolocation": {"latitude": 1}}, "'longitude' is missing"),
+                ({"task_id": 9, "eval": {"eval_types": []}}, "line 1, task 9: .*nothing is checked"),
+            )
+        ),
+        (json.dumps([SAME, SAME | {"task_id": "1"}]), "2 tasks of the split eval have the task_id 1"),
         ('[{"intent": "a", "start_url": "ftp://x", "eval": {}}]', "is no address"),
         ('[{"intent": "a", "start_url": "http://x", "split": "dev", "eval": {}}]', "the split is 'dev'"),
         ('[{"intent": "a", "start_url": "http://x", "eval": {"eval_types": ["guess"]}}]', "guess"),
@@ -167,6 +197,49 @@ def test_a_file_that_cannot_be_used_is_one_line(tmp_path, text, says):
     with pytest.raises(UsageError, match=says) as caught:
         envs.make(f"site:{tmp_path}/tasks.json").tasks("train")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_a_file_may_be_written_as_people_write_them(tmp_path, encoding):
+    """A list, a line each, or one object over several lines; with a byte order mark; with what Python takes for the
+    end of a line in a text."""
+    intents = ["say hi\u2028to all", "b\x85c", "d"]
+    entries = [{"intent": intent, "start_url": "http://x", "eval": None} for intent in intents]
+    for text in (
+        json.dumps(entries, ensure_ascii=False),
+        json.dumps(entries, indent=2, ensure_ascii=False),
+        "\r\n\r\n".join(json.dumps(entry, ensure_ascii=False) for entry in entries),
+        "\n".join(json.dumps(entry, indent=2, ensure_ascii=False) for entry in entries) + "\n",
+    ):
+        (tmp_path / "tasks.json").write_bytes(text.encode(encoding))
+        splits, _ = read_tasks(tmp_path / "tasks.json")
+        found = {task.task_id: task for tasks in splits.values() for task in tasks}
+        assert [found[str(number)].instruction for number in range(3)] == intents
+        assert all(task.config is None and task.max_steps == 30 for task in found.values())
+
+
+@pytest.mark.parametrize(
+    "given, start, site, sites",
+    [
+        ({"start_url": " http://H.Example:80/a "}, "http://h.example/a", "http://h.example/a", None),
+        ({"start_url": "https://h:443"}, "https://h", "https://h", None),
+        ({"start_url": "http://me:Secret@h:8080/"}, "http://me:Secret@h:8080/", "http://h:8080/", None),
+        ({"start_url": "http://b\u00fccher.de/"}, "http://xn--bcher-kva.de/", "http://xn--bcher-kva.de/", None),
+        ({"start_url": "http://h", "sites": ["shopping", "web"]}, "http://h", "http://h", None),
+        ({"start_url": "http://h", "sites": "web"}, "http://h", "http://h", None),
+        ({"start_url": "http://h", "sites": "HTTP://H:80"}, "http://h", "http://h", ["http://h"]),
+        ({"start_url": "https://h", "sites": ["A.org", "localhost", "*.B.org"]}, "https://h", "https://h",
+         ["https://a.org", "https://localhost", "*.b.org"]),
+        ({"start_url": "http://h", "sites": ["http://me:x@h/a"]}, "http://h", "http://h", ["http://h/a"]),
+        ({"start_url": "http://h |AND| http://I/b"}, "http://h |AND| http://i/b", "http://h", None),
+    ],
+)  # fmt: skip
+def test_addresses_are_spelled_as_a_browser_does(tmp_path, given, start, site, sites):
+    rules = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "hi"}}
+    entry = {"intent": "a", "split": "train", "eval": rules} | given
+    (tmp_path / "tasks.json").write_text(json.dumps([entry]))
+    (task,) = read_tasks(tmp_path / "tasks.json")[0]["train"]
+    assert (task.config["start_url"], task.site, task.config.get("sites")) == (start, site, sites)
 
 
 def test_what_a_site_of_ones_own_lacks_is_said_at_once(site, tmp_path):
@@ -277,6 +350,65 @@ async def test_a_robots_txt_that_is_missing_broken_or_forbids_all(tmp_path, robo
                     await env.reset(env.tasks("train")[0])
         finally:
             await env.close()
+
+
+def write_start(path, url, **more):
+    rules = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "12"}}
+    entries = [{"intent": "how many", "start_url": url, "split": "train", "eval": rules} | more]
+    path.write_text(json.dumps(entries))
+    return f"site:{path}"
+
+
+async def test_a_start_page_that_does_not_open_is_an_error_at_the_start(tmp_path):
+    """Not blank pages to the last step: it leads to another host, shows no page, is never there. Once a page was there
+    it is a fault, of a task that is dropped."""
+
+    async def answer(reader, writer):
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        port = writer.get_extra_info("sockname")[1]
+        head = {
+            "/away": f"302 Found\r\nlocation: http://localhost:{port}/",
+            "/none": "204 No Content",
+            "/file": "200 OK\r\ncontent-disposition: attachment",
+            "/robots.txt": "404 Not Found",
+        }.get(path, "200 OK")
+        writer.write(f"HTTP/1.1 {head}\r\ncontent-type: text/html\r\nconnection: close\r\n\r\n".encode())
+        writer.write(b"" if path == "/none" else b"<title>hotel</title>")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        for path, says in (
+            ("/away", "blocked: http://localhost.*it leads there: name that host"),
+            ("/none", ".*shows no page"),
+            ("/file", ""),
+        ):
+            env = envs.make(write_start(tmp_path / "tasks.json", base + path))
+            try:
+                says = f"^task 0: its start page does not open: {says}"
+                with pytest.raises(UsageError, match=says):
+                    await env.reset(env.tasks("train")[0])
+                env._shared.begun = True
+                with pytest.raises(Blocked, match=says):
+                    await env.reset(env.tasks("train")[0])
+            finally:
+                await env.close()
+        port = base.rpartition(":")[2]
+        for url, more in (
+            (f"http://LocalHost:{port}/", {}),
+            (f"http://me:secret@127.0.0.1:{port}/", {"reset_url": f"{base}/caf\u00e9"}),
+            (f"{base}/away", {"sites": [base, f"localhost:{port}"]}),
+            (f"{base}/ |AND| {base}/b", {"sites": ["notes"], "geolocation": {"latitude": 1, "longitude": 2}}),
+        ):
+            env = envs.make(write_start(tmp_path / "tasks.json", url, **more))
+            try:
+                obs, _ = await env.reset(env.tasks("train")[0])
+                assert obs["title"] == "hotel" and ("tabs 1 of 2" in obs["text"]) is ("|AND|" in url), obs
+                assert (await env.step('exit(message="12")'))[1] == 1.0
+            finally:
+                await env.close()
 
 
 async def test_hosts_are_those_that_are_named_and_actions_keep_their_distance(tmp_path):

@@ -160,6 +160,65 @@ def test_where_the_two_scorers_differ_on_addresses(reference, note, url, own, li
     assert (scored("own"), scored("lite"), scored("original")) == (own, lite, original)
 
 
+@pytest.mark.parametrize(
+    "references, answer, own, others",
+    [
+        ({"must_include": ["3 km"]}, "3\u00a0km", 1, 0),
+        ({"must_include": ["3 km"]}, "it is 3\u202fkm away", 1, 0),
+        ({"exact_match": "caf\u00e9"}, "cafe\u0301", 1, 0),
+        ({"must_include": ["Children's Toys"]}, "Children\u2019s Toys", 1, 0),
+        ({"must_include": ["e-mail"]}, "e\u2011mail", 1, 0),
+        ({"must_include": ["\u7ea2\u8272"]}, "\u8fd9\u662f\u7ea2\u8272\u7684\u706f", 1, 0),
+        ({"must_include": ["\u7eff\u8272"]}, "\u8fd9\u662f\u7ea2\u8272\u7684\u706f", 0, 0),
+        ({"must_include": ["12"]}, "\u5171 12\u4ef6", 1, 0),
+        ({"must_include": ["12"]}, "\u5171112\u4ef6", 0, 0),
+        ({"must_include": ["12\u4ef6"]}, "\u5171112\u4ef6", 0, 0),
+        ({"must_include": ["\u0e41\u0e14\u0e07"]}, "\u0e42\u0e04\u0e21\u0e2a\u0e35\u0e41\u0e14\u0e07", 1, 0),
+        ({"must_include": ["\U0001f600"]}, "so happy\U0001f600", 1, 0),
+        ({"must_exclude": ["\u7ea2\u8272"]}, "\u8fd9\u662f\u7ea2\u8272\u7684\u706f", 0, 1),
+        ({"must_include": ["0"]}, "10\u00a0items", 0, 0),
+        ({"fuzzy_match": ["\u7ea2\u8272"]}, "\u662f\u7ea2\u8272\u7684", 1, 1),  # by words, of any script
+    ],
+)
+def test_own_rules_read_texts_as_a_person_sees_them(references, answer, own, others):
+    """The benchmarks' rules stay as they are: of one token in a script without spaces WebArena-Lite finds nothing."""
+    config = {"intent": "q", "eval": {"eval_types": ["string_match"], "reference_answers": references}}
+    scores = [asyncio.run(webarena.evaluate(config, answer, "", None, rules=rules)) for rules in ("own", "lite")]
+    assert scores == [own, others]
+
+
+@pytest.mark.parametrize(
+    "reference, note, url, own",
+    [
+        ("http://h/#/orders", "", "http://h/#/users", 0),
+        ("http://h/#/orders", "EXACT", "http://h/#/users", 0),
+        ("http://h/app/#/orders?page=2&by=name", "EXACT", "http://h/app#/orders/?by=name&page=2", 1),
+        ("http://h/#!/orders", "", "http://h/#!/orders/5", 1),
+        ("http://h/#/orders/5", "", "http://h/#/orders/52", 0),
+        ("http://h/", "EXACT", "http://h/#/orders", 0),
+        ("http://h/#orders", "", "http://h/#users", 0),
+        ("http://h/x", "EXACT", "http://h/x#top", 1),  # an anchor is the same page
+        ("http://H.example/x", "EXACT", "http://h.example/x", 1),
+        ("http://b\u00fccher.example/", "EXACT", "http://xn--bcher-kva.example/", 1),
+        ("http://h:80/x", "EXACT", "http://h/x", 1),
+        ("https://h:443/x", "EXACT", "https://h/x", 1),
+        ("http://h:8080/x", "EXACT", "http://h/x", 0),
+        ("http://me:secret@h/x", "EXACT", "http://h/x", 1),
+        ("http://h/caf\u00e9", "EXACT", "http://h/caf%C3%A9", 1),
+        ("http://h/cafe\u0301", "EXACT", "http://h/caf%c3%a9", 1),
+        ("http://h/a%2fb", "EXACT", "http://h/a%2Fb", 1),
+        ("http://h/a%2fb", "EXACT", "http://h/a/b", 0),
+        ("http://h/%e8", "EXACT", "http://h/%e9", 0),  # no UTF-8, and still another page
+        ("http://h/s?q=red+lamp", "", "http://h/s?q=red%20lamp", 1),
+        ("http://h/s?q=%2541", "", "http://h/s?q=A", 0),
+        ("http://h/user/1", "", "http://h/user/12", 0),
+    ],
+)
+def test_own_rules_compare_addresses_by_where_they_lead(reference, note, url, own):
+    config = {"intent": "q", "eval": {"eval_types": ["url_match"], "reference_url": reference, "url_note": note}}
+    assert asyncio.run(webarena.evaluate(config, "", url, None)) == own
+
+
 def test_where_the_two_scorers_differ_on_pages():
     def scored(rules, contents, text):
         target = {"url": "last", "locator": "document.querySelector('p').value", "required_contents": contents}
@@ -235,6 +294,63 @@ def test_other_unknown_rules_are_refused():
     ):
         with pytest.raises(UsageError):
             score(rules)
+
+
+STRING, PAGE = {"eval_types": ["string_match"]}, {"url": "last", "locator": ""}
+
+
+def on_page(**target):
+    return {
+        "eval_types": ["program_html"],
+        "program_html": [PAGE | {"required_contents": {"exact_match": "1"}} | target],
+    }
+
+
+@pytest.mark.parametrize(
+    "rules, says",
+    [
+        (3, "no list of eval_types"),
+        ({}, "no list of eval_types"),
+        ({"eval_types": []}, "nothing is checked"),
+        ({"eval_types": "string_match"}, "no list of eval_types"),
+        (STRING, "reference_answers is None"),
+        (STRING | {"reference_answers": {}}, "unknown reference"),
+        (STRING | {"reference_answers": ["12"]}, "unknown reference"),
+        *(
+            (STRING | {"reference_answers": {rule: value}}, rf"{rule} is .*(not a text|checks nothing)")
+            for rule in ("must_include", "must_exclude", "fuzzy_match")
+            for value in (3, None, [], [12], [""], ["a", "\u00a0"], ["a |OR| "], {"a": 1}, True)
+        ),
+        *(
+            (STRING | {"reference_answers": {"exact_match": value}}, "exact_match is")
+            for value in (12, None, ["a"], " ")
+        ),
+        *(
+            ({"eval_types": ["url_match"], "reference_url": value}, "reference_url")
+            for value in (None, "", " ", 3, "/", "http://", "http://h/x |OR| ", "http://h:port/")
+        ),
+        ({"eval_types": ["url_match"]}, "reference_url is None"),
+        ({"eval_types": ["program_html"]}, "program_html is None"),
+        ({"eval_types": ["program_html"], "program_html": []}, "not a list of pages"),
+        ({"eval_types": ["program_html"], "program_html": ["last"]}, "not a list of pages"),
+        (on_page(url=None), "is no text"),
+        (on_page(url="/list"), "neither an address in full nor last"),
+        (on_page(locator=None), "is no text"),
+        (on_page(prep_actions="a"), "prep_actions no list"),
+        (on_page(required_contents=["Notes"]), "unknown reference"),
+        (on_page(required_contents={"must_include": []}), "must_include is"),
+    ],
+)
+def test_a_check_of_the_wrong_type_or_of_nothing_is_refused_with_the_tasks_number(rules, says):
+    with pytest.raises(UsageError, match=f"^task 7: .*{says}") as caught:
+        webarena.check({"task_id": 7, "eval": rules})
+    assert "\n" not in str(caught.value)
+
+
+def test_what_may_be_blank_or_left_out_of_a_check():
+    for rules in (on_page(required_contents={"exact_match": ""}), on_page(prep_actions=None)):
+        webarena.check({"task_id": 7, "eval": rules})
+    webarena.check({"eval": {"eval_types": ["url_match"], "reference_url": "http://h/#/a", "url_note": None}})
 
 
 def test_placeholders():

@@ -15,12 +15,12 @@ from urllib.parse import parse_qsl
 import pytest
 
 import envs
-from common.errors import EnvFault, EnvHang, UsageError
+from common.errors import EnvFault, EnvHang, JudgeFault, UsageError
 from envs import webarena_sites
 from envs.arena import SITES, tasks
 from envs.arena.content import World
 from envs.arena.server import Server
-from envs.webarena_judge import Judge
+from envs.webarena_judge import AGREED, ANSWERED, Judge, connect, last_verdict
 
 WORLD = World(20019, "test")
 NAMES = {"shop": "shopping", "forum": "reddit"}
@@ -414,9 +414,9 @@ def without(key, value):
 @pytest.mark.parametrize(
     "entries, says",
     [
-        ("no json", "is not a WebArena task file: JSONDecodeError"),
-        ({"a": 1}, "holds no list of tasks"),
-        ([1], "holds no list of tasks"),
+        ("no json", "line 1: no JSON object"),
+        ({"a": 1}, "line 1: task number 0: the key 'task_id' is missing"),
+        ([1], "line 1: no JSON object"),
         ([], "holds no tasks"),
         *(
             (
@@ -425,8 +425,12 @@ def without(key, value):
             )
             for key in ("task_id", "sites", "intent", "start_url", "eval")
         ),
-        ([entry("price", 5, eval={"eval_types": ["string_match"]})], "task 5: the key 'reference_answers' is missing"),
-        ([entry("price", 5, eval=3)], "task 5: a value is of the wrong type"),
+        ([entry("price", 5, eval={"eval_types": ["string_match"]})], "task 5: reference_answers is None"),
+        ([entry("price", 5, eval=3)], "task 5: eval has no list of eval_types"),
+        ([entry("price", 5, intent=3)], "line 1: task 5: a value is of the wrong type .intent is 3"),
+        ([entry("price", 5), entry("price", 5)], "task 5: this task_id is that of line 1, too"),
+        ([entry("price", 5, start_url=3)], "task 5: the key 'start_url' is missing, or no text"),
+        ([entry("price", 5, sites="web")], "task 5: unknown site 'web', known are shopping"),
         ([entry("price", 5, eval={"eval_types": ["guess"]})], "task 5: unknown eval_type 'guess'"),
         ([entry("price", 5, sites=["bank"])], "task 5: unknown site 'bank', known are shopping"),
         ([entry("price", 5, split="dev")], "task 5: the split is 'dev'"),
@@ -454,6 +458,7 @@ async def test_a_task_file_that_cannot_be_used_is_one_line(make, tmp_path, entri
         ("SHOPPING", "127.0.0.1:7770", "SHOPPING=127.0.0.1:7770 is no address"),
         ("SHOPPING", "", "SHOPPING \\(task 5\\)"),
         ("WEBARENA_RULES", "mine", "WEBARENA_RULES=mine: own, lite, original"),
+        ("WEBARENA_JUDGE_VERDICT", "mine", "WEBARENA_JUDGE_VERDICT=mine: last, original"),
         ("WEBARENA_LOGINS", "/nowhere.json", "WEBARENA_LOGINS=/nowhere.json: no table"),
     ],
 )
@@ -678,6 +683,13 @@ async def test_the_judge(monkeypatch):
         for says, verdict in (("partially correct", False), ("It is incorrect.", False), ("CORRECT", True)):
             JudgeModel.says = says
             assert await judge.same_answer("q", "a", "b") is verdict
+        JudgeModel.says = None
+        for rule, verdict in (("last", False), ("original", True)):
+            other = Judge(f"{url}/v1", verdict=rule)
+            await other.start()
+            JudgeModel.says = "Not correct."
+            assert await other.same_answer("q", "a", "b") is verdict
+            JudgeModel.says = None
         JudgeModel.says = "hm"
         with pytest.raises(EnvFault, match="says neither 'correct' nor 'incorrect': 'hm'"):
             await judge.same_answer("q", "a", "b")
@@ -694,6 +706,65 @@ async def test_the_judge(monkeypatch):
         await judge.same_answer("q", "a", "b")
     with pytest.raises(UsageError, match="WEBARENA_JUDGE="):
         await Judge(f"{url}/v1").start()
+
+
+@pytest.mark.parametrize(
+    "said, verdict",
+    [
+        ("The wording differs, but that does not make it incorrect. Verdict: correct", True),
+        ("<think>Is it incorrect? The total is 12, so no.</think>\n\ncorrect", True),
+        ("<think>correct</think>\nIncorrect", False),
+        ("<think>It may be correct, or", None),
+        ("**Correct**", True),
+        ("Not correct.", False),
+        ("The answer isn\u2019t entirely correct.", False),
+        ("This is not a correct answer.", False),
+        ("I cannot say that it is correct.", False),
+        ("wrong", False),
+        ("mostly correct", False),
+        ("It is not incorrect.", None),
+        ("Incorrect. The correct answer is 5.", False),
+        ("Incorrect. Correct answer: 5", False),
+        ("This is the correct answer.", True),
+        ("This isn't the correct answer.", False),
+        ("It does not contradict the reference and is correct.", True),
+        ("5", None),
+    ],
+)
+def test_the_last_verdict_word_counts(said, verdict):
+    assert last_verdict(said.lower(), *ANSWERED) is verdict
+
+
+@pytest.mark.parametrize(
+    "said, verdict",
+    [
+        ("The reasons are the same; the words are different.", True),
+        ("It says the same in different words.", True),
+        ("not the same", False),
+        ("They differ.", False),
+        ("At first they look the same. Different.", False),
+        ("Not different", None),
+    ],
+)
+def test_the_last_verdict_word_on_reasons_counts(said, verdict):
+    assert last_verdict(said.lower(), *AGREED) is verdict
+
+
+NO_REPLIES = {"choices": None}, {"choices": []}, {"choices": [{"message": None}]}, {"error": "overloaded"}, "<html>"
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES)
+async def test_a_reply_that_is_none_is_a_fault(reply):
+    class Broken(JudgeModel):
+        def do_POST(self):
+            self.body()
+            self.reply(reply)
+
+    with serve(Broken) as url:
+        judge = Judge(f"{url}/v1", "judge")
+        judge.client, _ = await connect("X", judge.url, "judge", 5, 0)
+        with pytest.raises(JudgeFault, match="overloaded" if "error" in reply else "no reply in the API's form"):
+            await judge.same_answer("q", "a", "b")
 
 
 async def test_a_task_whose_answer_is_compared_by_meaning(make, variables):

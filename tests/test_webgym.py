@@ -260,7 +260,7 @@ def test_websites_of_test_are_never_seen_in_training(tmp_path):
         (row(website="  "), "task 'which page is blue[?]': website is missing"),
         (row(website=3), "website is 3, not a text"),
         (row(website="ftp://a.org"), "website 'ftp://a.org' is no address"),
-        (row(website="a b.org"), "website 'a b.org' is no address"),
+        (row(website="a b.org"), "website 'https://a b.org' is no address"),
         (row(website="http://[a"), "line 2, task .*: Invalid IPv6 URL"),
         (row(difficulty="hard"), "difficulty is 'hard', not a positive whole number"),
         (row(difficulty=True), "difficulty is True"),
@@ -458,7 +458,7 @@ def test_a_thousand_websites_have_no_figure_each():
     metrics = evaluation_metrics(played, "test")
     assert metrics["test/requirements_4"] == 20 / 60 and not [name for name in metrics if "site" in name]
     assert table(played).splitlines()[0] == "|  | Avg. |"
-    assert "test/site_https://a3.org" in evaluation_metrics(played[:9], "test")
+    assert "test/site_a3.org" in evaluation_metrics(played[:9], "test")
 
 
 # --- the judge alone

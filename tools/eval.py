@@ -30,7 +30,7 @@ from common.lm import learn, llm, origin, serve
 from common.lm.args import parse_args
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
-from common.lm.stats import MANY, evaluation_metrics, wilson
+from common.lm.stats import MANY, by_check, evaluation_metrics, site_name, wilson
 from tools import view
 from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings, script_module
 
@@ -148,17 +148,16 @@ class Endpoint:
         try:
             if self.released:
                 reply = await self.client.completions.create(prompt=text, stop=[self.script.END], **settings)
-                said = reply.choices[0].text
+                said = reply.choices[0].text or ""
             else:
                 turns = [
                     {"role": "system", "content": self.script.AGENT_SYSTEM_PROMPT},
                     {"role": "user", "content": text},
                 ]
-                reply = await self.client.chat.completions.create(messages=turns, **settings)
-                said = reply.choices[0].message.content
-        except (openai.OpenAIError, IndexError) as error:
+                said = serve.text_of(await self.client.chat.completions.create(messages=turns, **settings))
+        except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
             raise EnvFault(f"--policy {self.url}: {error}") from error
-        return llm.Completion(list((said or "").encode(errors="replace")), [], version)
+        return llm.Completion(list(said.encode(errors="replace")), [], version)
 
 
 # What `released_prompt` takes out of a page, for a model whose tokenizer is at the server: Llama 3's control tokens.
@@ -274,7 +273,9 @@ def make_seeing(args, model_id, script, settings):
 
 
 def column(site):
-    """The table's column of a task's `site`, which may join several by +."""
+    """The table's column of a task's `site`, which may join several by +, or be an address: its host."""
+    if "://" in site:
+        return site_name(site)
     names = [name for name in site.split("+") if name != "wikipedia"] or ["wikipedia"]
     return COLUMNS.get(names[0], names[0]) if len(names) == 1 else SEVERAL
 
@@ -298,15 +299,21 @@ def table(trajectories):
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def report(run, tasks, trajectories):
-    """Prints the table, and what was not played."""
+def report(run, tasks, trajectories, faults):
+    """Prints the table of the tasks that have a check, and what was not played. Raises TooManyFaults where nothing
+    was."""
     if not trajectories:
-        return run.say("no task could be played")
-    won = sum(bool(t.verdict) for t in trajectories)
-    run.say(f"\n{table(trajectories)}\n\nSuccess {wilson(won, len(trajectories))}, {won} of {len(trajectories)} tasks")
-    unknown = sum(t.verdict is None for t in trajectories)
+        raise TooManyFaults(f"no task could be played; go on with --resume {run.path}; the last fault: {faults.last}")
+    checked, unknown = by_check(trajectories)
+    won = sum(bool(t.verdict) for t in checked)
+    if checked:
+        run.say(f"\n{table(checked)}\n\nSuccess {wilson(won, len(checked))}, {won} of {len(checked)} tasks")
     if unknown:
-        run.say(f"{unknown} tasks have no checker: they count as failures")
+        others = f"if all of them failed it is {won / len(trajectories):.3f} of {len(trajectories)}" if checked else ""
+        run.say(f"Nobody knows about {len(unknown)} tasks: they have no check{'; ' * bool(others)}{others}")
+    if faults.faults:
+        of_judges = f", {faults.unanswered} of them because a judge gave no verdict" if faults.unanswered else ""
+        run.say(f"{faults.faults} of {faults.episodes} episodes ended in faults{of_judges}")
     played = {t.task.task_id for t in trajectories}
     missing = [task.task_id for task in tasks if task.task_id not in played]
     if missing:
@@ -373,11 +380,11 @@ def main(args):
             raise
         finally:
             runner.run(env.close())
-        metrics = evaluation_metrics(trajectories, args.split) | player.metrics()
+        metrics = evaluation_metrics(by_check(trajectories)[0], args.split) | player.metrics()
         if args.policy:
             del metrics["perf/tokens_generated"]  # they were bytes
         run.log(metrics | {"notes": "; ".join(notes)}, 0)
-        report(run, tasks, trajectories)
+        report(run, tasks, trajectories, player.faults)
         if trajectories:
             print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path)))}")
 

@@ -4,12 +4,16 @@
     python tools/play.py --task 3 --oracle
     python tools/play.py --task 3 --policy runs/RUN --headed     # the actor of the run's last checkpoint
     python tools/play.py --task 3 --policy MODEL --script crps.py   # a bare model, with crps.py's prompt
-    python tools/play.py --env-id site:tasks.json --record demos.jsonl      # a demonstration for --demos
+    python tools/play.py --env-id site:tasks.json --record demos.jsonl      # demonstrations for --demos
+    python tools/play.py --env-id site:tasks.json --record demos.jsonl --headed     # made in the browser's window
 
 By hand, type an action in the full grammar or in short:
     click 3   type 2 red lamp   search 2 red lamp   select 4 large   hover 3   drag 3 5   press Enter   scroll down
     back   forward   goto URL   new [URL]   tab 2   close   wait   exit 24
-and `oracle` for the oracle's moves, `tasks WORD` to find tasks, `help`, `quit`.
+and `undo` for the last move, `wrong` or `wrong 3` to leave the last or the third move out of what is recorded (or not,
+after all), `retry` for the task from its beginning, `next [NUMBER]` for another one, `oracle` for the oracle's moves,
+`tasks WORD` to find tasks, `help`, `quit`. With --headed, what you click and type in the window is an action, too; an
+exit is typed here. What the window cannot express is refused in words.
 """
 
 import asyncio
@@ -18,6 +22,7 @@ import inspect
 import json
 import re
 import sys
+import threading
 import zlib
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +35,13 @@ sys.path.insert(0, str(ROOT))
 
 import envs
 from common.actions import ACTIONS, Action, format_action
-from common.errors import UsageError
+from common.errors import StateMismatch, UsageError
 from common.lm.checkpoint import latest
 from common.lm.run import run_main
 from common.replay import Step, append_lines
 
 VIEWPORT = 1280, 720  # where no run says another
+COMMANDS = "undo", "wrong", "retry", "next"  # lines of the terminal that are no action
 
 # short form -> action; the rest of the line is the element's id, the argument, or both, as the action needs them
 SHORT = {
@@ -83,7 +89,8 @@ class Args:
     step: bool = False
     """when watching: wait for Enter before every action"""
     record: str = ""
-    """append the episode to this file, if it succeeds: a demonstration for webrl.py --demos"""
+    """append every episode that succeeds to this file: a demonstration for webrl.py --demos. Of a task without a check
+    you are asked"""
 
 
 def expand(line: str, page: str) -> str:
@@ -99,10 +106,13 @@ def expand(line: str, page: str) -> str:
     if not needs_element:
         return format_action(Action(name, None, rest or ("" if name == "Exit" else None)))
     element, _, argument = rest.partition(" ")
-    element = element.strip("[]")
+    return on_element(name, element.strip("[]"), argument if needs_argument else None, page)
+
+
+def on_element(name: str, element: str, argument: str | None, page: str) -> str:
+    """An action on an element as text, with its `# Element:` line from the page."""
     found = re.search(rf'^("[^"]*" [a-z]+ \[{re.escape(element)}\])', page, re.MULTILINE)
-    comment = f"# Element: {found[1]}" if found else ""
-    return format_action(Action(name, element, argument if needs_argument else None, comment))
+    return format_action(Action(name, element, argument, f"# Element: {found[1]}" if found else ""))
 
 
 def style(code: str, text: str) -> str:
@@ -227,7 +237,108 @@ def load_policy(args: Args):
     return act, read_action, needs
 
 
-def actions_of(args: Args, env, task, policy):
+def element_at(point: list[float] | None, boxes: dict) -> str | None:
+    """The id of the smallest of an observation's boxes, {id: (left, top, width, height)}, that holds a point."""
+    if point is None:
+        return None
+    x, y = point
+    holding = [
+        (wide * high, number)
+        for number, (left, top, wide, high) in boxes.items()
+        if left - 1 <= x <= left + wide + 1 and top - 1 <= y <= top + high + 1
+    ]
+    return min(holding)[1] if holding else None
+
+
+class Window:
+    """What a person does in the browser's window (play.js), as actions; and the terminal's lines, both in one queue."""
+
+    def __init__(self, env):
+        self.env, self.context, self.thread = env, None, None
+        self.heard, self.told = asyncio.Queue(), []  # ("line", text), ("end", ""), ("told", ..); told, not done yet
+
+    async def next(self, obs: dict | None, prompt: str) -> str:
+        """The next action text, or line of the terminal. Raises EOFError at the terminal's end."""
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._read, args=(asyncio.get_running_loop(),), daemon=True)
+            self.thread.start()
+        print(prompt, end="", flush=True)
+        if obs is None:  # a question, to be answered in the terminal
+            self.told = []
+        elif not self.told:
+            await self.env.at_page(self._listen)
+        while True:
+            kind, said = ("told", self.told) if self.told else await self.heard.get()
+            if kind == "told" and obs is None:
+                continue
+            if kind == "line":
+                await self.env.at_page(self._stop)
+                return said
+            if kind == "end":
+                raise EOFError
+            first, *self.told = said
+            try:
+                action = self.action(first, obs)  # where several were told, the next one on what this one brings
+            except LookupError as error:
+                self.told = []
+                print(style("31", f"\n  not an agent's action: {error}"), end=f"\n{prompt}", flush=True)
+                await self.env.at_page(self._deafen if "left" in first else self._listen)
+            else:
+                await self.env.at_page(self._stop)
+                return action
+
+    @staticmethod
+    def action(told: dict, obs: dict) -> str:
+        """What play.js told, as an action on the observation's elements. Raises LookupError, in words, for the rest."""
+        if "left" in told:
+            raise LookupError(f"the window went to {told['left']} by itself: type goto, back, undo or retry")
+        if "refused" in told:
+            raise LookupError(told["refused"])
+        found = [element_at(point, obs["boxes"]) for point in told["points"]]
+        if None in found:
+            raise LookupError("nothing that an agent can point at is there")
+        name, text = told["name"], told.get("text")
+        if not found:
+            return format_action(Action(name, None, text))
+        return on_element(name, found[0], found[1] if name == "Drag" else text, obs["text"])
+
+    async def _listen(self, page):
+        if page.context is not self.context:
+            self.context = page.context
+            script = Path(__file__).with_suffix(".js").read_text()
+            await self.context.expose_binding("__heard", lambda source, said: self._hear(json.loads(said)))
+            await self.context.add_init_script(f"({script})()")
+            for tab in self.context.pages:
+                for frame in tab.frames:
+                    await frame.evaluate(f"({script})()")
+        lines = []
+        while not self.heard.empty():  # what pages told while the driver acted was its doing
+            kind, said = self.heard.get_nowait()
+            lines += [(kind, said)] if kind != "told" else []
+        for line in lines:
+            self.heard.put_nowait(line)
+        await self._set(page, "on")
+
+    async def _stop(self, page):
+        await self._set(page, "off")
+
+    async def _deafen(self, page):  # what it would do is on a page that is in no observation
+        await self._set(page, "told")
+
+    async def _set(self, page, state):
+        for frame in page.frames:
+            await frame.evaluate("state => { if (window.__person) window.__person.state = state; }", state)
+
+    def _hear(self, told):
+        self.heard.put_nowait(("told", told))
+
+    def _read(self, loop):
+        for line in sys.stdin:
+            loop.call_soon_threadsafe(self.heard.put_nowait, ("line", line))
+        loop.call_soon_threadsafe(self.heard.put_nowait, ("end", ""))
+
+
+def actions_of(args: Args, env, task, policy, ask):
     """A generator of action texts: `send(obs)` the observation, get the next action; it ends when nobody has one."""
     obs = yield ""
     if args.oracle:
@@ -245,13 +356,14 @@ def actions_of(args: Args, env, task, policy):
             steps.append(act(task.instruction, steps, obs))
             obs = yield read_action(steps[-1].action)
         else:
-            obs = yield by_hand(args, env, task, obs)
+            obs = yield by_hand(args, env, task, obs, ask)
 
 
-def by_hand(args: Args, env, task, obs: dict) -> str:
-    """One action from the terminal; answers the questions that are none. Raises EOFError at the end of the input."""
+def by_hand(args: Args, env, task, obs: dict, ask) -> str:
+    """One action by `ask(obs)`, or one of COMMANDS; answers the questions that are none. Raises EOFError at the end of
+    the input."""
     while True:
-        line = input(style("1", "> ")).strip()
+        line = ask(obs).strip()
         word, _, rest = line.partition(" ")
         if word in ("quit", "q"):
             raise EOFError
@@ -265,38 +377,100 @@ def by_hand(args: Args, env, task, obs: dict) -> str:
             for number, other in found[:20]:
                 print(f"  {number:5} {other.site}: {other.instruction}")
             print(f"  {len(found)} tasks; start one with --task NUMBER")
+        elif word in COMMANDS:
+            return line
         elif line:
             return expand(line, obs["text"])
 
 
-def record(path: str, task, steps: list[dict], last_page: str, reward: float) -> None:
-    """Appends a successful episode to a file of demonstrations; says whether it did."""
-    if not reward:
-        print(f"not recorded in {path}: only successes are demonstrations")
-        return
-    demo = {"task": vars(task), "verdict": 1.0, "steps": steps, "final_observation": last_page}
+def record(path: str, task, steps: list[dict], last_page: str) -> None:
+    """Appends a successful episode to a file of demonstrations, without the moves that are marked as wrong."""
+    kept = [{key: value for key, value in step.items() if key != "wrong"} for step in steps if not step.get("wrong")]
+    demo = {"task": vars(task), "verdict": 1.0, "steps": kept, "final_observation": last_page}
     try:
         append_lines(Path(path), [json.dumps(demo)])
     except OSError as error:
         raise UsageError(f"--record {path}: {error.strerror}") from error
-    print(f"recorded in {path}")
+    left_out = len(steps) - len(kept)
+    print(f"recorded in {path}" + (f", {left_out} moves left out" if left_out else ""))
+
+
+def mark_wrong(steps: list[dict], which: str) -> None:
+    """Turns the mark of a move by its number, the last one without, and says so."""
+    number = int(which) if which.isdecimal() else len(steps) if not which else 0
+    if not 1 <= number <= len(steps):
+        return print("  which move? wrong, or wrong NUMBER")
+    step = steps[number - 1]
+    step["wrong"] = not step.get("wrong")
+    print(f"  move {number} is {'left out' if step['wrong'] else 'kept'}: {step['action'].splitlines()[-1]}")
+
+
+def succeeded(env, task, reward: float, ask) -> bool:
+    """Whether an episode that ended by an exit was right: by the task's check, or as a person says."""
+    if envs.has_check(env, task):
+        return bool(reward)
+    try:
+        return ask("no check knows: was it right? (y/n) ").strip().lower() in ("y", "yes")
+    except EOFError:
+        return False
 
 
 def play(args: Args, env, runner: asyncio.Runner, policy=None) -> None:
-    """One episode in the terminal."""
-    tasks = env.tasks(args.split)
-    if not 0 <= args.task < len(tasks):
-        raise UsageError(f"--task {args.task}: the split {args.split} has tasks 0 to {len(tasks) - 1}")
-    task = tasks[args.task]
+    """Episodes in the terminal: one, or, by hand, as many as are asked for."""
+    tasks, number = env.tasks(args.split), args.task
+    if not 0 <= number < len(tasks):
+        raise UsageError(f"--task {number}: the split {args.split} has tasks 0 to {len(tasks) - 1}")
+    hands = not (args.oracle or args.policy)
+    window = Window(env) if args.headed and hands and hasattr(env, "at_page") else None
+
+    def ask(prompt, obs=None):
+        if window is not None:
+            return runner.run(window.next(obs, prompt))
+        return input(prompt)
+
+    while number is not None:
+        command = play_task(args, env, runner, tasks[number], policy, ask)
+        if hands and not command:
+            try:
+                command = ask(style("1", "next, retry or quit> ")).strip()
+            except EOFError:
+                command = "quit"
+        word, _, rest = command.partition(" ")
+        wanted = int(rest) if rest.strip().isdecimal() else number + 1
+        number = number if word == "retry" else wanted if word == "next" else None
+        if number is not None and number >= len(tasks):
+            print(f"the split {args.split} has tasks 0 to {len(tasks) - 1}")
+            number = None
+    if args.headed and not hands and sys.stdin.isatty():
+        input("Enter closes the browser ")
+
+
+def play_task(args: Args, env, runner: asyncio.Runner, task, policy, ask) -> str:
+    """One episode; the command that it ended by, or ""."""
     obs, _ = runner.run(env.reset(task, seed=args.seed))
     print(style("1", f"\n{task.instruction}") + style("2", f"   {task.task_id}, at most {task.max_steps} steps"))
     show(obs)
-    actions = actions_of(args, env, task, policy)
+    hands, steps, prefixes = not (args.oracle or args.policy), [], []  # the state before each move
+    actions = actions_of(args, env, task, policy, lambda obs: ask(style("1", f"{len(steps) + 1}> "), obs))
     next(actions)
-    done, reward, terminated, steps = False, 0.0, False, []
+    done = False
     try:
         while not done:
+            if hands and len(prefixes) == len(steps):
+                prefixes.append(runner.run(env.prefix()))
             action = actions.send(obs)
+            word, _, rest = action.partition(" ")
+            if hands and word in ("retry", "next"):
+                return action
+            if hands and word == "wrong":
+                mark_wrong(steps, rest.strip())
+                continue
+            if hands and word == "undo":
+                if steps:
+                    del steps[-1], prefixes[-1]
+                    obs, _ = runner.run(env.restore(prefixes[-1]))
+                    show(obs)
+                continue
             if args.oracle or args.policy:
                 if args.step:
                     input(style("2", "Enter for the next action "))
@@ -308,13 +482,18 @@ def play(args: Args, env, runner: asyncio.Runner, policy=None) -> None:
             show(obs)
     except (EOFError, StopIteration):
         print("\nleft before the end")
-    else:
-        end = "ended by the agent" if terminated else "out of steps"
-        print(style("1;32" if reward else "1;31", f"\nreward {reward:g}") + f"   {end}")
-        if args.record:
-            record(args.record, task, steps, obs["text"], reward)
-    if args.headed and sys.stdin.isatty():
-        input("Enter closes the browser ")
+        return "quit"
+    except StateMismatch as error:
+        print(f"\nit cannot be undone ({error}): the task begins anew")
+        return "retry"
+    end = "ended by the agent" if terminated else "out of steps"
+    known = f"reward {reward:g}" if envs.has_check(env, task) else "no check, so no reward"
+    print(style("1;32" if reward else "1;31", f"\n{known}") + f"   {end}")
+    if args.record and terminated and succeeded(env, task, reward, ask):
+        record(args.record, task, steps, obs["text"])
+    elif args.record:
+        print(f"not recorded in {args.record}: only successes are demonstrations")
+    return ""
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 
-from common.errors import EnvFault
+from common.errors import JudgeFault
 from common.lm import serve
 from common.screen import message_part
 
@@ -23,7 +23,7 @@ class Evaluator:
         self.client = serve.async_client(url, 60, 3)
 
     async def success(self, instruction: str, actions: list[str], screens: list[bytes]) -> float:
-        """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises EnvFault where
+        """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises JudgeFault where
         the judge is lost or says neither: no verdict is no failure."""
         import openai
 
@@ -33,12 +33,12 @@ class Evaluator:
         messages = [{"role": "user", "content": [text, *parts]}]
         try:
             reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
-        except openai.OpenAIError as error:
-            raise EnvFault(f"the judge at {self.url}: {error}") from error
-        answer = reply.choices[0].message.content if reply.choices else ""
-        found = STATUS.findall(answer or "")
+            answer = serve.text_of(reply)
+        except (openai.OpenAIError, ValueError) as error:
+            raise JudgeFault(f"the judge at {self.url}: {error}") from error
+        found = STATUS.findall(answer)
         if not found:
-            raise EnvFault(f"the judge at {self.url} said neither success nor failure")
+            raise JudgeFault(f"the judge at {self.url} said neither success nor failure: {answer[-80:]!r}")
         return float(found[-1].lower() == "success")
 
 

@@ -236,6 +236,7 @@ class Players:
                 "rollout/fault_rate": self.faults.rate,
                 "rollout/faults": self.faults.faults,
                 "rollout/dropped": self.faults.dropped,
+                "rollout/unanswered": self.faults.unanswered,
                 "rollout/agent_hangs": self.faults.agent_hangs,
                 "perf/trajectories_per_hour": self.per_hour(),
             }

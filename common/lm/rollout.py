@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from common.errors import Blocked, EnvFault, EnvHang, StateMismatch, TooManyFaults
+from common.errors import Blocked, EnvFault, EnvHang, JudgeFault, StateMismatch, TooManyFaults
 from common.lm import fsdp, llm, parallel
 from common.lm.engine import EnginePolicy
 from common.lm.progress import Progress
@@ -27,7 +27,7 @@ LOGPROB_GAP = 0.05  # per token, between sampling and our own forward pass: abov
 @dataclass
 class FaultLog:
     """Faults over a run. `rate` is over the last `window` episodes played (where a judge was lost, and judged); `last`
-    is the last one's message."""
+    is the last one's message, `unanswered` how many are a judge's."""
 
     window: int = FAULT_WINDOW
     episodes: int = 0
@@ -35,6 +35,7 @@ class FaultLog:
     dropped: int = 0
     agent_hangs: int = 0
     mismatches: int = 0
+    unanswered: int = 0
     last: str = ""
     recent: deque = field(default_factory=deque)
 
@@ -56,6 +57,7 @@ class FaultLog:
         Raises TooManyFaults past the limit.
         """
         self.episodes += 1
+        self.unanswered += isinstance(fault, JudgeFault)
         self.recent.append(fault is not None)
         while len(self.recent) > self.window:
             self.recent.popleft()
@@ -72,8 +74,21 @@ class FaultLog:
         """Count what another log has: a worker's, of one task's episodes. Raises TooManyFaults as `record` does."""
         self.dropped += log.dropped
         self.agent_hangs += log.agent_hangs
+        self.unanswered += log.unanswered
         for fault in log.recent:
             self.record(EnvFault(log.last) if fault else None)
+
+
+def check_end(run, logs, judge=""):
+    """At a run's end, with its processes' FaultLogs: raises TooManyFaults where nothing of it counts, because every
+    episode was a fault, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
+    counts = "episodes", "faults", "unanswered"
+    episodes, faults, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
+    last = next((log.last for log in logs if log.last), "")
+    if episodes and faults == episodes:
+        raise TooManyFaults(f"each of the {faults} episodes ended in a fault; the last one: {last}")
+    if judge.startswith("http") and unanswered and all(t.judged is None for t in run.trajectories):
+        raise TooManyFaults(f"the judge at {judge} answered none of {unanswered} questions; the last fault: {last}")
 
 
 class BatchedPolicy:
@@ -465,7 +480,8 @@ class Player:
         """The inverse of `state`."""
         self.version, self.steps, self.tokens = state["version"], state["steps"], state["tokens"]
         self.resumed = self.version
-        counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches"  # those of all processes are added up
+        # those of all processes are added up
+        counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches", "unanswered"
         self.faults.set_state(state["faults"] | ({} if parallel.is_main() else dict.fromkeys(counts, 0)))
 
     def publish(self, model):
@@ -496,6 +512,7 @@ class Player:
             "rollout/fault_rate": self.faults.rate,
             "rollout/faults": sum(parallel.gather([self.faults.faults])),
             "rollout/dropped": sum(parallel.gather([self.faults.dropped])),
+            "rollout/unanswered": sum(parallel.gather([self.faults.unanswered])),
             "rollout/agent_hangs": sum(parallel.gather([self.faults.agent_hangs])),
             "rollout/restore_mismatches": sum(parallel.gather([self.faults.mismatches])),
             "perf/tokens_generated": self.tokens,

@@ -26,11 +26,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from common import orm
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import checkpoint, origin, parallel
 from common.lm.checkpoint import Checkpoint
-from common.lm.stats import paired_difference, wilson
+from common.lm.stats import by_check, paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
+
+LOST = "rollout/faults rollout/dropped rollout/unanswered".split()  # are in every printed line where they are not 0
+NOT_WANDBS = set(":;,#?'\\%")  # of a run's name; a slash becomes a hyphen
 
 
 class Timer:
@@ -100,6 +104,11 @@ class Run:
             return cls(path, args, checkpoint.latest(path) if resume else None)
         script = Path(script_path)
         exp_name = getattr(args, "exp_name", "") or script.stem
+        refused = [c for c in exp_name if c in NOT_WANDBS or not c.isprintable()]
+        if refused and getattr(args, "track", False):
+            raise UsageError(
+                f"--exp-name {exp_name}: wandb (--track) takes no {refused[0]!r} in a run's name: leave it out"
+            )
         env_name = re.sub(r"[^\w.+-]+", "-", args.env_id)
         if len(env_name) > 64:  # many tasks by name: a file's name has 255 characters at most
             env_name = f"{env_name[:55]}-{zlib.crc32(args.env_id.encode()):08x}"
@@ -156,8 +165,9 @@ class Run:
                 dir=str(self.path),
             )
         except wandb.errors.Error as error:
-            reason = str(error).splitlines()[0]
-            raise UsageError(f"--track: {reason} (wandb login, or WANDB_MODE=offline, or no --track)") from error
+            reason, remedy = str(error).splitlines()[0], "wandb login, or WANDB_MODE=offline, or no --track"
+            remedy = "another --wandb-project-name" if "project name" in reason else remedy
+            raise UsageError(f"--track: {reason} ({remedy})") from error
         self._wandb.define_metric("*", step_metric="global_step")
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -195,10 +205,14 @@ class Run:
             wandb_run.log({"test_episodes": wandb.Table(columns=columns, data=rows)})
 
     def report(self, title: str, metrics: dict[str, Any], names: str) -> None:
-        """One line on the terminal: the named metrics (with spaces between them), those that there are."""
+        """One line on the terminal: the named metrics (with spaces between them), those that there are; faults and
+        unanswered judgements so far, where there are some; and why no rollout was rewarded, where none was."""
         there = [name for name in names.split() if name in metrics]
         shown = [f"{name.replace('/', ' ').replace('_', ' ')} {metrics[name]:.4g}" for name in there]
+        shown += [f"{name.partition('/')[2]} {metrics[name]}" for name in LOST if metrics.get(name)]
         self.say(f"{title}: {', '.join(shown)}")
+        if "rollout/note" in metrics:
+            self.say(f"{title}: {metrics['rollout/note']}")
 
     def say(self, line: str) -> None:
         """A line on the terminal, once however many processes there are; above a progress bar, if one is there."""
@@ -245,24 +259,18 @@ class Run:
 
     def summary(self, before: list, after: list, control: list = (), note: str = "") -> None:
         """Prints success (trajectories of the same tasks) of the start, of the control and after reinforcement, the
-        paired differences, a note on them, where the time went and where to look. `before` and `control` may be
-        empty."""
-        lines = [f"Test success on {len(after)} held-out tasks (95 % intervals)"]
-        names = "the start", "the control"  # which is the start, fine-tuned for as many updates as the run made
-        played = dict(zip(names, (before, control))) | {"reinforcement": after}
-        for name, some in played.items():
-            if some:
-                lines.append(f"  {name:<15}{wilson(sum(t.success for t in some), len(some))}")
-        for name in names:
-            won = {t.task.task_id: t.success for t in played[name]}
-            pairs = [(t.success, won[t.task.task_id]) for t in after if t.task.task_id in won]
-            if pairs:
-                difference = paired_difference(*zip(*pairs, strict=True))
-                same = difference.low == difference.high  # of which no interval can be made
-                said = f"{difference.estimate:.3f} on every task" if same else difference
-                lines.append(f"  paired, above {name}: {said}")
-        if control and not difference.low > 0:  # of the last, the control
-            lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
+        paired differences, a note on them, where the time went and where to look. `before` and `control` may be empty.
+        Tasks with a check and tasks without one are reported apart; beside what a judge says of the latter stands how
+        often it was right where a check knows."""
+        lines, (checked, judged) = [], by_check(after)
+        for group, others, kind in (
+            (checked, [by_check(some)[0] for some in (before, control)], "with a check"),
+            (judged, [by_check(some)[1] for some in (before, control)], "without one, by the judge"),
+        ):
+            if group:
+                lines += _success(*others, group, f" {kind}" if checked and judged else "")
+        if judged:
+            lines.append(orm.record(self.trajectories))
         lines += [note] if note else []
         parts = self.timer.metrics()
         total = sum(parts.values()) or 1.0  # of a run that was ended before anything took time
@@ -275,7 +283,8 @@ class Run:
                 f"Control     python benchmarks/control.py {script} {self.path}   # is the gain reinforcement's?"
             )
         if any(t.verdict is None for t in after):
-            self.say("\nNo true verdict is known for these tasks: success is what the judge takes for it.")
+            whose = "some of these" if checked else "these"
+            self.say(f"\nNo true verdict is known for {whose} tasks: success is what the judge takes for it.")
         self.say("\n" + "\n".join(lines))
 
     def __enter__(self) -> "Run":
@@ -291,6 +300,27 @@ class Run:
         self._track(lambda wandb_run: wandb_run.finish(exit_code=0 if kind is None else 1))
         if isinstance(error, UsageError) and not begun and parallel.is_main():
             shutil.rmtree(self.path, ignore_errors=True)  # a wrong flag or file: nothing of the run is there
+
+
+def _success(before, control, after, kind):
+    """The lines of a summary on tasks of one kind."""
+    lines = [f"Test success on {len(after)} held-out tasks{kind} (95 % intervals)"]
+    names = "the start", "the control"  # which is the start, fine-tuned for as many updates as the run made
+    played = dict(zip(names, (before, control))) | {"reinforcement": after}
+    for name, some in played.items():
+        if some:
+            lines.append(f"  {name:<15}{wilson(sum(t.success for t in some), len(some))}")
+    for name in names:
+        won = {t.task.task_id: t.success for t in played[name]}
+        pairs = [(t.success, won[t.task.task_id]) for t in after if t.task.task_id in won]
+        if pairs:
+            difference = paired_difference(*zip(*pairs, strict=True))
+            same = difference.low == difference.high  # of which no interval can be made
+            said = f"{difference.estimate:.3f} on every task" if same else difference
+            lines.append(f"  paired, above {name}: {said}")
+    if control and not difference.low > 0:  # of the last, the control
+        lines.append("Not shown to be above the control: fine-tuning alone may gain as much.")
+    return lines
 
 
 def read_metrics(run_path: str | Path) -> list[dict]:

@@ -38,13 +38,26 @@ def served_model(url: str, flag: str, only: bool = False) -> str:
 
     try:
         served = [model.id for model in client(url, retries=1).models.list()]
-    except openai.OpenAIError as error:
+    except (openai.OpenAIError, AttributeError, TypeError) as error:  # a page, or no list
         raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
     if not served:
         raise UsageError(f"{flag} {url}: no model is served there")
     if only and len(served) > 1:
         raise UsageError(f"{flag} {url}: it serves {len(served)} models: name one with {flag}-model")
     return served[0]
+
+
+def text_of(reply: object) -> str:
+    """What a chat completion says. Raises ValueError where it is none: servers answer 200 with an error, without
+    choices, or with a page."""
+    try:
+        said = reply.choices[0].message.content or ""
+    except (AttributeError, IndexError, TypeError):
+        error = getattr(reply, "error", None)
+        raise ValueError(f"no reply in the API's form: {' '.join(str(error or reply).split())[:200]}") from None
+    if not isinstance(said, str):
+        raise ValueError(f"no text in the reply: {str(said)[:200]}")
+    return said
 
 
 def ask(url: str, model: str, prompt: str, flag: str) -> str:
@@ -56,7 +69,7 @@ def ask(url: str, model: str, prompt: str, flag: str) -> str:
 
     turns = [{"role": "user", "content": prompt}]
     try:
-        reply = client(url).chat.completions.create(model=model, temperature=1.0, messages=turns)
-    except openai.OpenAIError as error:
+        said = text_of(client(url).chat.completions.create(model=model, temperature=1.0, messages=turns))
+    except (openai.OpenAIError, ValueError) as error:
         raise UsageError(f"{flag} {url}: {error}") from error
-    return parallel.broadcast(reply.choices[0].message.content or "")
+    return parallel.broadcast(said)

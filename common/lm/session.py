@@ -11,7 +11,7 @@ from common.errors import TooManyFaults, UsageError
 from common.lm import learn, llm, parallel
 from common.lm.engine import Engine
 from common.lm.net import Net
-from common.lm.rollout import Player
+from common.lm.rollout import Player, check_end
 from common.lm.run import Run
 
 
@@ -68,6 +68,7 @@ def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **o
         try:
             torch.manual_seed(args.seed)
             yield player
+            check_end(run, parallel.gather([player.faults]), getattr(args, "judge", ""))
         except (KeyboardInterrupt, TooManyFaults):
             if run.latest() is None:
                 save(player)

@@ -1,9 +1,11 @@
 """Intervals for the numbers we report. Every function returns `Interval(estimate, low, high)`, 95 % by default."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 
 class Interval(NamedTuple):
@@ -77,11 +79,18 @@ def error_type(trajectory) -> str | None:
     return ERRORS[3]
 
 
+def site_name(site: str) -> str:
+    """A task's `site` as figures are kept by it: of an address the host, "several" for a task that crosses sites."""
+    if "://" in site:
+        return urlsplit(site).netloc.rpartition("@")[2]
+    return "several" if "+" in site else site  # "forum+code"
+
+
 def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
-    """Success (by the judge where no true verdict is known) over evaluated trajectories: overall with its interval, per
-    site, per number of requirements, per required steps (of the oracle, where known; each where its values are not
-    MANY), the mean length and graded score, and the shares of the error types. Metrics by name, `prefix/...`; none
-    without trajectories."""
+    """Success (by the judge where no true verdict is known) over evaluated trajectories: overall with its interval, of
+    those with and without a check where there are both, per site, per number of requirements, per required steps (of
+    the oracle, where known; each where its values are not MANY), the mean length and graded score, and the shares of
+    the error types. Metrics by name, `prefix/...`; none without trajectories."""
     if not trajectories:
         return {}
 
@@ -91,12 +100,15 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     errors = [error_type(t) for t in trajectories]
     overall = wilson(sum(t.success for t in trajectories), len(trajectories))
     metrics = {f"{prefix}/success": overall.estimate, f"{prefix}/low": overall.low, f"{prefix}/high": overall.high}
+    for name, group in zip(("checked", "judged"), by_check(trajectories), strict=True):
+        if 0 < len(group) < len(trajectories):
+            metrics[f"{prefix}/{name}_success"] = rate(group)
     metrics[f"{prefix}/episodes"] = len(trajectories)
     metrics[f"{prefix}/length"] = fmean(len(t.steps) for t in trajectories)
     if all(t.score is not None for t in trajectories):
         metrics[f"{prefix}/score"] = fmean(t.score for t in trajectories)
     keys = {
-        "site": lambda t: "several" if "+" in t.task.site else t.task.site,  # "forum+code": a task that crosses sites
+        "site": lambda t: site_name(t.task.site),
         "requirements": lambda t: t.task.requirements,
     }
     if all(t.task.steps for t in trajectories):  # 0: unknown
@@ -109,13 +121,36 @@ def evaluation_metrics(trajectories: Sequence, prefix: str) -> dict[str, float]:
     return metrics | shares
 
 
-def rollout_metrics(trajectories: Sequence) -> dict[str, float]:
+def by_check(trajectories: Sequence) -> tuple[list, list]:
+    """Those whose success a check knows, and those whose success is a judge's opinion."""
+    return [t for t in trajectories if t.verdict is not None], [t for t in trajectories if t.verdict is None]
+
+
+def unrewarded(trajectories: Sequence) -> str:
+    """Why none of a batch's rollouts was rewarded, in words; "" where one was."""
+    if any(t.reward for t in trajectories):
+        return ""
+
+    def reason(t):
+        if t.ending != "exit":
+            return "ran out of steps" if t.ending == "truncated" else "ran out of room in the prompt"
+        if t.judged is not None:
+            return "the judge called failures"
+        return "nobody judged" if t.verdict is None else "the check called failures"
+
+    counts = Counter(map(reason, trajectories)).most_common()
+    why = ", ".join(f"{count} {reason}" for reason, count in counts)
+    return f"no rollout was rewarded: {why or 'none is left, all were lost to faults or got no judgement'}"
+
+
+def rollout_metrics(trajectories: Sequence) -> dict[str, float | str]:
     """What a batch of training rollouts was like: reward, true success where a checker knows it (of all, and of those
-    that were rewarded), length, ends."""
+    that were rewarded), length, ends; and why none was rewarded, where none was."""
     known = [t.verdict for t in trajectories if t.verdict is not None]
     paid = [t.verdict for t in trajectories if t.verdict is not None and t.reward]
     count, steps = max(1, len(trajectories)), [step for t in trajectories for step in t.steps]
-    return {
+    note = unrewarded(trajectories)
+    return ({"rollout/note": note} if note else {}) | {
         "rollout/episodes": len(trajectories),
         "rollout/reward": sum(t.reward for t in trajectories) / count,
         "rollout/true_success": fmean(known) if known else math.nan,
