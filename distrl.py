@@ -1291,7 +1291,7 @@ def train(args, host, train_tasks, eval_tasks, test_tasks):
         log_iteration(host, batch, chosen, metrics, eval_tasks, args)
         if learner.iteration % args.save_every == 0:
             save(host)
-    finish(host, before, test_tasks)
+    finish(host, before, test_tasks, args)
 
 
 def begin(host, train_tasks, test_tasks, args):
@@ -1334,7 +1334,7 @@ def log_iteration(host, batch, chosen, metrics, eval_tasks, args):
     system.players.write_timeline(run)
 
 
-def finish(host, before, test_tasks):
+def finish(host, before, test_tasks, args):
     """The test, the summary and the pages."""
     learner, system, run = host.learner, host.system, host.run
     system.allow(0)
@@ -1348,7 +1348,7 @@ def finish(host, before, test_tasks):
         run.summary(before, after)
     print(f"Episodes    {view.write(run.path, view.Args(run=str(run.path), last=2))}")
     print(f"Plots       {', '.join(str(file) for file in plot.write(plot.Args(runs=(str(run.path),))))}")
-    check_end(run, [system.players.faults], host.args.judge)
+    check_end(run, [system.players.faults], args.judge)
 
 
 def tasks_of(env, split, args):
