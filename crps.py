@@ -47,9 +47,9 @@ from variants.crps import Algorithm, other_algorithms, rejection_fine_tune, set_
 class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=2)
-    adam_eps: float = preset(1e-8, tiny=3e-5)
-    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
-    micro_batch_tokens: int = preset(16384, tiny=768)
+    adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
+    micro_batch_tokens: int = preset(16384, tiny=768, small=2048)
 
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
@@ -60,7 +60,7 @@ class Args(RunArgs):
     """the environment: webshop, alfworld, arena (envs/__init__.py lists them)"""
     data_dir: str = ""
     """the benchmark's original files; empty: the embedded catalogue or generated games"""
-    num_envs: int = preset(128, tiny=64, smoke=16)
+    num_envs: int = preset(128, tiny=64, small=16, smoke=16)
     """episodes played at once (arena: each in a browser context of its own)"""
     max_steps: int = 0
     """longest episode; 0: the environment's own (WebShop 15, ALFWorld 50)"""
@@ -75,27 +75,27 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = preset(512, tiny=28)
+    max_new_tokens: int = preset(512, tiny=28, small=64)
     """longest answer in tokens, thought included (verl-agent: 512)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's prompts (appendix C) in the model's chat template, answers in <think> and <action> tags; plain:
     the same content in few tokens; auto: chat where the tokenizer has a template"""
     history_length: int = 2
     """past observations and actions in the prompt (appendix B: 2)"""
-    history_tokens: int = preset(1000, tiny=12)
+    history_tokens: int = preset(1000, tiny=12, small=200)
     """longest past observation in the prompt in tokens; longer ones lose their end"""
-    page_tokens: int = preset(3000, tiny=400)
+    page_tokens: int = preset(3000, tiny=400, small=800)
     """arena: longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # supervised fine-tuning: the start, and the SFT baseline
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = preset(128, tiny=64, smoke=16)
+    num_demos: int = preset(128, tiny=64, small=32, smoke=16)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning (instruct models, as in the
     paper)"""
-    sft_epochs: int = preset(3, tiny=8, smoke=2)
+    sft_epochs: int = preset(3, tiny=8, small=3, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = preset(32, tiny=16)
+    sft_batch_size: int = preset(32, tiny=16, small=4)
     """steps per update of the fine-tuning"""
 
     # reinforcement learning
@@ -105,13 +105,13 @@ class Args(RunArgs):
     baselines are these with --replay none"""
     group_size: int = 8
     """rollouts G per group (the paper gives none; verl-agent: 8); ppo needs no groups: 1"""
-    groups_per_iteration: int = preset(16, tiny=8, smoke=4)
+    groups_per_iteration: int = preset(16, tiny=8, small=4, smoke=4)
     """groups a batch (verl-agent: 16)"""
     iterations: int = preset(150, tiny=1000, smoke=3)
     """batches at most (verl-agent: 150)"""
-    total_steps: int = preset(0, tiny=10000, smoke=0)
+    total_steps: int = preset(0, tiny=10000, small=4000, smoke=0)
     """stop at the first batch that reaches so many environment steps sampled by the policy; 0: at `iterations`"""
-    learning_rate: float = preset(1e-6, tiny=1e-4)
+    learning_rate: float = preset(1e-6, tiny=1e-4, small=1e-5)
     """the actor's rate (verl-agent: 1e-6)"""
     anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
@@ -136,7 +136,7 @@ class Args(RunArgs):
     """ppo: discount"""
     gae_lambda: float = 0.95
     """ppo: lambda of GAE, over steps"""
-    critic_learning_rate: float = preset(1e-5, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-5, tiny=3e-4, small=3e-5)
     """ppo: the critic's rate (verl-agent: 1e-5)"""
 
     # the curriculum (sections 3.4 to 3.6)
@@ -185,9 +185,9 @@ class Args(RunArgs):
     # evaluation
     eval_every: int = preset(5, tiny=8, smoke=2)
     """iterations between two evaluations (verl-agent: 5)"""
-    eval_tasks: int = preset(128, tiny=100, smoke=4)
+    eval_tasks: int = preset(128, tiny=100, small=16, smoke=4)
     """tasks of the eval split (verl-agent: 128)"""
-    test_tasks: int = preset(500, tiny=300, smoke=8)
+    test_tasks: int = preset(500, tiny=300, small=100, smoke=8)
     """tasks of the test split played at the start and at the end (WebShop has 500)"""
     test_before: bool = True
     """play them at the start, too"""

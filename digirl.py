@@ -41,9 +41,9 @@ from tools import plot, view
 class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=2)
-    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
-    micro_batch_tokens: int = preset(16384, tiny=1536)
-    adam_eps: float = preset(1e-8, tiny=3e-5)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
+    micro_batch_tokens: int = preset(16384, tiny=1536, small=2048)
+    adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
 
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
@@ -52,7 +52,7 @@ class Args(RunArgs):
     # the environment
     env_id: str = "phone/general"
     """the environment: phone/general, phone/shopping, arena (envs/__init__.py lists them)"""
-    num_envs: int = preset(8, tiny=32, smoke=4)
+    num_envs: int = preset(8, tiny=32, small=16, smoke=4)
     """episodes played at once (released: 8 emulators)"""
     max_steps: int = 0
     """longest episode; 0: the task's own (phones: 15 or 20; released: 10 and 20)"""
@@ -72,7 +72,7 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every iteration it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = preset(128, tiny=40)
+    max_new_tokens: int = preset(128, tiny=40, small=64)
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
@@ -80,11 +80,11 @@ class Args(RunArgs):
     # supervised fine-tuning: the start
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = preset(128, tiny=100, smoke=12)
+    num_demos: int = preset(128, tiny=100, small=48, smoke=12)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = preset(3, tiny=8, smoke=2)
+    sft_epochs: int = preset(3, tiny=8, small=3, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = preset(32, tiny=16)
+    sft_batch_size: int = preset(32, tiny=16, small=4)
     """steps per update of the fine-tuning"""
 
     # DigiRL
@@ -100,15 +100,15 @@ class Args(RunArgs):
     """step-level filter: the actor gets actions of positive advantage"""
     buffer_steps: int = preset(2000, tiny=10000)
     """newest steps that are drawn from, in whole trajectories (released: 2000)"""
-    batch_trajectories: int = preset(16, tiny=64, smoke=8)
+    batch_trajectories: int = preset(16, tiny=64, small=48, smoke=8)
     """trajectories of a round (released: 16)"""
-    iterations: int = preset(600, tiny=30, smoke=3)
+    iterations: int = preset(600, tiny=30, small=6, smoke=3)
     """rounds (released: 600)"""
     total_trajectories: int = 0
     """stop at the first round that reaches so many trajectories; 0: at `iterations`"""
     train_seconds: float = 0.0
     """stop at the first round after so many seconds, without those of evaluations and of the start; 0: never"""
-    batch_size: int = preset(128, tiny=16)
+    batch_size: int = preset(128, tiny=16, small=8)
     """steps per update, drawn uniformly with replacement (released: 32 times 4)"""
     instruction_batch_size: int = preset(256, tiny=16)
     """trajectories per update of the instruction-level value (released: 32 times 8)"""
@@ -118,9 +118,9 @@ class Args(RunArgs):
     """updates of the step-level value a round (released: 5)"""
     actor_updates: int = preset(20, tiny=20, smoke=4)
     """updates of the actor a round (released: 20)"""
-    learning_rate: float = preset(1e-4, tiny=2e-4)
+    learning_rate: float = preset(1e-4, tiny=2e-4, small=2e-5)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = preset(1e-4, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-4, tiny=3e-4, small=3e-5)
     """the values' rate (released: 1e-4)"""
     max_grad_norm: float = preset(0.01, tiny=0.1)
     """clip of the norm of the actor's gradient (released: 0.01; the fine-tuning's: 1)"""
@@ -130,9 +130,9 @@ class Args(RunArgs):
     # evaluation
     eval_every: int = preset(20, tiny=10, smoke=2)
     """rounds between two evaluations"""
-    eval_tasks: int = preset(96, tiny=60, smoke=3)
+    eval_tasks: int = preset(96, tiny=60, small=16, smoke=3)
     """tasks of the eval split, played greedily"""
-    test_tasks: int = preset(96, tiny=200, smoke=6)
+    test_tasks: int = preset(96, tiny=200, small=100, smoke=6)
     """tasks of the test split played at the start and at the end (released: 96)"""
     test_before: bool = True
     """play them at the start, too"""

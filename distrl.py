@@ -59,9 +59,9 @@ from variants.distrl import RELEASED, other_algorithms, released_rewards, v_trac
 class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=1)
-    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
-    micro_batch_tokens: int = preset(16384, tiny=1536)
-    adam_eps: float = preset(1e-8, tiny=3e-5)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
+    micro_batch_tokens: int = preset(16384, tiny=1536, small=2048)
+    adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
 
     # the environment
     env_id: str = "phone/general"
@@ -86,7 +86,7 @@ class Args(RunArgs):
     our own on this machine"""
     num_workers: int = preset(8, tiny=1)
     """workers; on a cluster those that find no place yet join when there is one"""
-    phones_per_worker: int = preset(4, tiny=32, smoke=4)
+    phones_per_worker: int = preset(4, tiny=32, small=16, smoke=4)
     """phones that a worker plays on at once (the paper: 32 in all)"""
     gpus_per_worker: float = 0.0
     """GPUs that Ray gives each worker for its copy of the policy"""
@@ -98,7 +98,7 @@ class Args(RunArgs):
     model_id: str = "assets/tiny-phone"
     """base model: a local folder or a hub id; one that reads gets the screen as text, one that sees (Qwen2.5-VL and
     alike) gets a screenshot, and answers with the actions of Android in the Wild"""
-    max_new_tokens: int = preset(128, tiny=40)
+    max_new_tokens: int = preset(128, tiny=40, small=64)
     """longest action in tokens (released: 128)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """plain text; or the same in the model's chat template; auto: chat where the tokenizer has one"""
@@ -106,11 +106,11 @@ class Args(RunArgs):
     # supervised fine-tuning: the start
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = preset(128, tiny=100, smoke=12)
+    num_demos: int = preset(128, tiny=100, small=48, smoke=12)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = preset(3, tiny=8, smoke=2)
+    sft_epochs: int = preset(3, tiny=8, small=3, smoke=2)
     """passes over the demonstrations"""
-    sft_batch_size: int = preset(32, tiny=16)
+    sft_batch_size: int = preset(32, tiny=16, small=4)
     """steps per update of the fine-tuning"""
 
     # who says that an episode succeeded
@@ -182,7 +182,7 @@ class Args(RunArgs):
     # prioritised replay of trajectories (section 5.3)
     buffer_steps: int = preset(10000, tiny=50000)
     """steps in the circular buffer (released: 10,000)"""
-    warmup_trajectories: int = preset(128, tiny=64, smoke=8)
+    warmup_trajectories: int = preset(128, tiny=64, small=32, smoke=8)
     """trajectories of the first policy that are there before training begins (the paper: 128)"""
     prioritised: bool = True
     """draw by priority; off: uniformly"""
@@ -196,13 +196,13 @@ class Args(RunArgs):
     """exponent of the priorities (the paper: 0.5)"""
     refresh_every: int = preset(1, tiny=10, smoke=2)
     """iterations after which the buffer is assessed by the newest networks (the paper: periodically; released: 1)"""
-    refresh_size: int = preset(0, tiny=64)
+    refresh_size: int = preset(0, tiny=64, small=32)
     """trajectories assessed then, those that were not for the longest time; 0: all (released)"""
     max_staleness: int = 0
     """trajectories with steps of a policy that is more versions old are not drawn; 0: all are (the paper)"""
 
     # the update
-    iterations: int = preset(400, tiny=100, smoke=3)
+    iterations: int = preset(400, tiny=100, small=20, smoke=3)
     """iterations at most (released: 400)"""
     total_trajectories: int = 0
     """play so many trajectories and no more; 0: as many as come"""
@@ -210,9 +210,9 @@ class Args(RunArgs):
     """stop at the first iteration after so many seconds, without those of evaluations and of the start; 0: never"""
     replay_ratio: float = preset(0.0, tiny=2.0)
     """trajectories trained on are at most so many times those played: the host waits; 0: it never does (the paper)"""
-    batch_trajectories: int = preset(64, tiny=32, smoke=8)
+    batch_trajectories: int = preset(64, tiny=32, small=16, smoke=8)
     """trajectories per iteration (released: 64 sequences of 3 steps per update)"""
-    batch_size: int = preset(192, tiny=16)
+    batch_size: int = preset(192, tiny=16, small=8)
     """steps (state, action) per update (released: the actor's 64 times 3, the critics' 64)"""
     actor_epochs: int = preset(20, tiny=2)
     """passes of the actor over an iteration's trajectories (released: 20 updates)"""
@@ -220,9 +220,9 @@ class Args(RunArgs):
     """passes of the critics (released: 5 updates)"""
     critic_warmup_epochs: int = 2
     """passes of the critics over the warm-up trajectories before the first iteration"""
-    learning_rate: float = preset(1e-4, tiny=2.5e-4)
+    learning_rate: float = preset(1e-4, tiny=2.5e-4, small=2.5e-5)
     """the actor's rate (released: 1e-4, of AutoUI's 1.3 B parameters)"""
-    critic_learning_rate: float = preset(1e-4, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-4, tiny=3e-4, small=3e-5)
     """the critics' rate (released: 1e-4)"""
     anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first fiftieth, then a cosine down to a tenth"""
@@ -234,9 +234,9 @@ class Args(RunArgs):
     # evaluation
     eval_every: int = preset(20, tiny=20, smoke=2)
     """iterations between two evaluations"""
-    eval_tasks: int = preset(128, tiny=60, smoke=3)
+    eval_tasks: int = preset(128, tiny=60, small=16, smoke=3)
     """tasks of the eval split, played greedily"""
-    test_tasks: int = preset(128, tiny=200, smoke=6)
+    test_tasks: int = preset(128, tiny=200, small=100, smoke=6)
     """tasks of the test split played at the start and at the end (the paper: 128)"""
     test_before: bool = True
     """play them at the start, too"""

@@ -57,14 +57,14 @@ from variants.grpo_async import REPLAYED, changing_steps, play_again, read_sched
 class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=1)
-    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
-    micro_batch_tokens: int = preset(16384, tiny=2048)
-    adam_eps: float = preset(1e-8, tiny=1e-5)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
+    micro_batch_tokens: int = preset(16384, tiny=2048, small=2048)
+    adam_eps: float = preset(1e-8, tiny=1e-5, small=1e-8)
 
     # the environment
     env_id: str = "gallery"
     """the environment: gallery, miniwob/.., arena, webgym:FILE (envs/__init__.py lists them)"""
-    viewport: tuple[int, int] = preset((1280, 720), tiny=(96, 96))
+    viewport: tuple[int, int] = preset((1280, 720), tiny=(96, 96), small=(512, 384))
     """width and height of the page that is seen"""
     max_steps: int = 0
     """longest episode; 0: the task's own (gallery: 10, 20, 30 by its requirements)"""
@@ -81,7 +81,7 @@ class Args(RunArgs):
     our own on this machine"""
     num_workers: int = preset(12, tiny=1)
     """rollout workers, a browser each"""
-    envs_per_worker: int = preset(32, tiny=16, smoke=4)
+    envs_per_worker: int = preset(32, tiny=16, small=8, smoke=4)
     """episodes that a worker plays at once (released: 32, and 1,280 in all, of which eta admits 384)"""
     num_servers: int = 1
     """policy servers, which share the workers"""
@@ -101,7 +101,7 @@ class Args(RunArgs):
     # the model
     model_id: str = "assets/tiny-vl"
     """vision-language model: a local folder or a hub id"""
-    max_new_tokens: int = preset(4096, tiny=4)
+    max_new_tokens: int = preset(4096, tiny=4, small=128)
     """longest answer in tokens (released: 4096)"""
     prompt_format: Literal["auto", "plain", "chat"] = "auto"
     """chat: the paper's response format in the model's chat template; plain: for the tiny model; auto: chat where the
@@ -117,10 +117,10 @@ class Args(RunArgs):
     to (the paper's); or one that is written anew"""
 
     # supervised fine-tuning: the start of the tiny model
-    num_demos: int = preset(128, tiny=130, smoke=24)
+    num_demos: int = preset(128, tiny=130, small=48, smoke=24)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning (instruct models, as in the
     paper)"""
-    sft_epochs: int = preset(3, tiny=8, smoke=2)
+    sft_epochs: int = preset(3, tiny=8, small=3, smoke=2)
     """passes over the demonstrations"""
     sft_batch_size: int = 32
     """steps per update of the fine-tuning"""
@@ -131,15 +131,15 @@ class Args(RunArgs):
     1/|tau|; reinforce: WebGym's rule (with --sync), cross-entropy on steps of the successes of the last four batches"""
     group_size: int = preset(8, tiny=8, smoke=4)
     """rollouts G of a task (released: 8); reinforce: no groups"""
-    batch_trajectories: int = preset(128, tiny=128, smoke=16)
+    batch_trajectories: int = preset(128, tiny=128, small=32, smoke=16)
     """trajectories per batch (released: 128)"""
-    iterations: int = preset(300, tiny=25, smoke=2)
+    iterations: int = preset(300, tiny=25, small=10, smoke=2)
     """batches (released: 300)"""
     update_epochs: int = 3
     """passes over a batch (released: 3; reinforce: 2, whatever is here)"""
     minibatches: int = 2
     """updates of a pass (released: 2)"""
-    learning_rate: float = preset(5e-6, tiny=4e-4)
+    learning_rate: float = preset(5e-6, tiny=4e-4, small=2e-5)
     """peak rate (released: 5e-6); warm-up, then a cosine to a tenth"""
     clip_eps: float = 0.2
     """clip range of pi_theta / pi_prox"""
@@ -163,9 +163,9 @@ class Args(RunArgs):
     # evaluation
     eval_every: int = preset(10, tiny=10, smoke=2)
     """iterations between two evaluations"""
-    eval_tasks: int = preset(128, tiny=60, smoke=4)
+    eval_tasks: int = preset(128, tiny=60, small=16, smoke=4)
     """tasks of the eval split"""
-    test_tasks: int = preset(300, tiny=240, smoke=6)
+    test_tasks: int = preset(300, tiny=240, small=100, smoke=6)
     """tasks of the test split played at the start and at the end"""
     test_before: bool = True
     """play them at the start, too"""

@@ -60,9 +60,9 @@ from variants.webrl import (
 class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=2)
-    adam_eps: float = preset(1e-8, tiny=3e-5)
-    sft_learning_rate: float = preset(1e-5, tiny=1e-3)
-    micro_batch_tokens: int = preset(16384, tiny=768)
+    adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
+    sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
+    micro_batch_tokens: int = preset(16384, tiny=768, small=2048)
 
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
@@ -97,12 +97,12 @@ class Args(RunArgs):
     engine: str = ""
     """URL of a vLLM server that samples the actions; needs --lora-rank: after every phase it loads the new adapter
     (docs/gpu.md)"""
-    max_new_tokens: int = preset(2048, tiny=48)
+    max_new_tokens: int = preset(2048, tiny=48, small=64)
     """longest action in tokens"""
     prompt_format: Literal["auto", "plain", "chat", "webrl"] = "auto"
     """plain text; the same in the model's chat template; or the released WebRL checkpoints' own format, HTML included;
     auto: chat where the tokenizer has a template"""
-    page_tokens: int = preset(12000, tiny=400)
+    page_tokens: int = preset(12000, tiny=400, small=800)
     """longest page in a prompt in tokens; longer ones lose their text first, then their last elements"""
 
     # the training instructions
@@ -112,38 +112,38 @@ class Args(RunArgs):
     # supervised fine-tuning (Table 5: SFT)
     demos: str = ""
     """demonstrations: a trajectories.jsonl of your own; empty: the environment's oracle plays num_demos tasks"""
-    num_demos: int = preset(1186, tiny=40, smoke=20)
+    num_demos: int = preset(1186, tiny=40, small=56, smoke=20)
     """demonstrations that the oracle plays on training tasks; 0: none, and no fine-tuning"""
-    sft_epochs: int = preset(1, tiny=24, smoke=8)
+    sft_epochs: int = preset(1, tiny=24, small=3, smoke=8)
     """passes over the demonstrations"""
-    sft_batch_size: int = preset(128, tiny=8)
+    sft_batch_size: int = preset(128, tiny=8, small=4)
     """steps per update of the fine-tuning"""
 
     # outcome reward model (Table 6)
     judge: str = "orm"
     """who says that an episode succeeded in training: orm, the outcome reward model trained here; env, the
     environment's true verdict; or the URL of a server with a trained ORM (OpenAI-compatible, with log-probs)"""
-    orm_model_id: str = preset("", tiny="assets/orm")
+    orm_model_id: str = preset("", tiny="assets/orm", small="")
     """what the ORM starts from: the ORM of an earlier run (runs/RUN/checkpoints/.../orm) or a released one, a folder or
     a hub id with the tokenizer of --model-id; empty: --model-id"""
-    orm_episodes: int = preset(12200, tiny=2800, smoke=32)
+    orm_episodes: int = preset(12200, tiny=2800, small=300, smoke=32)
     """labelled episodes for the ORM (section B.3: 12,200): the start-up rollouts and the demonstrations, then
     --orm-data, drawn at random, then rollouts of the SFT policy, greedy and hotter; a tenth of the instructions is held
     out"""
     orm_demos: int = 1186
     """the ORM's labelled episodes hold at most so many demonstrations: all of these are successes, and where they are
     many the ORM believes too much"""
-    orm_data: str = preset("", tiny="assets/orm/labelled.jsonl.gz", smoke="")
+    orm_data: str = preset("", tiny="assets/orm/labelled.jsonl.gz", small="", smoke="")
     """labelled episodes of earlier runs on training instructions for the ORM: a file of tools/orm_data.py"""
-    orm_learning_rate: float = preset(5e-6, tiny=3e-4)
+    orm_learning_rate: float = preset(5e-6, tiny=3e-4, small=3e-5)
     """peak rate; warm-up over a tenth, then cosine"""
-    orm_epochs: int = preset(4, tiny=1)
+    orm_epochs: int = preset(4, tiny=1, small=3)
     """passes over the labelled rollouts"""
-    orm_batch_size: int = preset(128, tiny=64)
+    orm_batch_size: int = preset(128, tiny=64, small=16)
     """rollouts per update of the ORM"""
     orm_page_first: bool = preset(False, tiny=True)
     """put the page before the instruction in the ORM's prompt (the paper: instruction, actions, page)"""
-    orm_lm_weight: float = preset(0.0, tiny=0.3)
+    orm_lm_weight: float = preset(0.0, tiny=0.3, small=0.0)
     """weight of a language-model loss on the instruction's words in the ORM's training"""
     orm_threshold: float = 0.5
     """P(YES) above which an episode is a success (the paper, 0.5: YES is likelier than NO); higher where the ORM was
@@ -152,14 +152,14 @@ class Args(RunArgs):
     """rollouts on training instructions per phase that go on training the ORM as the policy moves"""
 
     # Algorithm 1
-    num_phases: int = preset(8, tiny=6, smoke=2)
+    num_phases: int = preset(8, tiny=6, small=3, smoke=2)
     """phases N"""
-    start_episodes: int = preset(1186, tiny=300, smoke=12)
+    start_episodes: int = preset(1186, tiny=300, small=112, smoke=12)
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
     start_buffer: Literal["rollouts", "both"] = "rollouts"
     """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
     demonstrations besides (the authors' runs began with the SFT data)"""
-    instructions_per_phase: int = preset(500, tiny=256, smoke=8)
+    instructions_per_phase: int = preset(500, tiny=256, small=112, smoke=8)
     """new instructions K a phase"""
     curriculum: bool = preset(True, tiny=False, smoke=True)
     """generate instructions from failed ones; off: draw from the training instructions"""
@@ -199,9 +199,9 @@ class Args(RunArgs):
     """share of the actions at the floor that enters the update: at a floor of 0 they only hold the policy in place"""
     filter_quantile: float = preset(0.9, tiny=0.5)
     """of digirl: trajectories whose outcome minus V of their first page is at or above this quantile (released: 0.9)"""
-    learning_rate: float = preset(1e-6, tiny=3e-4)
+    learning_rate: float = preset(1e-6, tiny=3e-4, small=3e-5)
     """the actor's rate"""
-    critic_learning_rate: float = preset(1e-6, tiny=3e-4)
+    critic_learning_rate: float = preset(1e-6, tiny=3e-4, small=3e-5)
     """the critic's rate"""
     anneal_lr: bool = preset(False, tiny=True)
     """actor's rate over the whole run: up over the first twentieth, then a cosine down to a tenth"""
@@ -236,9 +236,9 @@ class Args(RunArgs):
     """actor confidence filter: highest perplexity of a replayed action"""
 
     # evaluation
-    eval_tasks: int = preset(165, tiny=48, smoke=3)
+    eval_tasks: int = preset(165, tiny=48, small=16, smoke=3)
     """tasks of the eval split played after every phase, greedily (165: WebArena-Lite has as many)"""
-    test_tasks: int = preset(165, tiny=200, smoke=6)
+    test_tasks: int = preset(165, tiny=200, small=112, smoke=6)
     """tasks of the test split played at the start and at the end, greedily"""
     control: bool = preset(False, tiny=True)
     """at the end, fine-tune the start on its demonstrations for as many updates as reinforcement made, and test that,

@@ -10,6 +10,7 @@ import distrl
 import grpo_async
 import webrl
 from common.errors import UsageError
+from common.lm import llm
 from common.lm.args import parse_args, values_of
 
 
@@ -50,6 +51,45 @@ def test_every_preset_is_in_the_fields_own_line(script):
     assert smoke["learning_rate"] == tiny["learning_rate"]  # what a preset does not say is the tiny one's
     assert parse_args(script.Args, ["--preset", "smoke"]).num_demos == smoke["num_demos"]
     assert parse_args(script.Args, ["--preset", "smoke", "--num-demos", "3"]).num_demos == 3  # a flag wins
+
+
+def model_folder(path, **config):
+    """A model's folder, of which there is the configuration alone."""
+    path.mkdir()
+    (path / "config.json").write_text(json.dumps(config))
+    return str(path)
+
+
+def test_the_preset_goes_by_the_models_size(tmp_path):
+    smollm2 = dict(hidden_size=576, num_hidden_layers=30, intermediate_size=1536, vocab_size=49152)
+    small = model_folder(tmp_path / "small", **smollm2)
+    assert llm.size_of(small) == "small"
+    assert llm.size_of(model_folder(tmp_path / "sees", text_config=smollm2, vision_config={})) == "small"
+    qwen = dict(hidden_size=1536, num_hidden_layers=28, intermediate_size=8960, vocab_size=151936)  # 1.5 B
+    assert llm.size_of(model_folder(tmp_path / "qwen", **qwen)) == "small"
+    assert llm.size_of(model_folder(tmp_path / "experts", **qwen, num_experts=16)) == "paper"
+    large = model_folder(tmp_path / "large", hidden_size=4096, num_hidden_layers=32, intermediate_size=14336)
+    assert (
+        llm.size_of(large)
+        == llm.size_of(model_folder(tmp_path / "strange"))
+        == llm.size_of("nobody/nothing")
+        == "paper"
+    )
+    assert llm.size_of("assets/tiny") == llm.size_of("assets/tiny-vl") == "tiny"
+    assert parse_args(crps.Args, ["--model-id", small]).preset == "small"
+    assert parse_args(crps.Args, ["--model-id", large]).preset == "paper"
+    args = parse_args(webrl.Args, ["--model-id", small, "--preset", "tiny"], webrl.tiny_values)
+    assert args.orm_model_id == args.orm_data == ""  # which are of another model's tokens
+
+
+@pytest.mark.parametrize("script", [webrl, crps, grpo_async, distrl, digirl])
+def test_the_small_preset_trains_adapters(script):
+    def parsed(*flags):
+        return parse_args(script.Args, ["--preset", "small", *flags])
+
+    full = values_of(script.Args, "small")["learning_rate"]
+    assert (parsed().lora_rank, parsed().learning_rate) == (16, pytest.approx(10 * full))
+    assert (parsed("--lora-rank", "0").lora_rank, parsed("--lora-rank", "0").learning_rate) == (0, full)
 
 
 @pytest.mark.parametrize("script", [webrl, crps, grpo_async, distrl, digirl])

@@ -201,7 +201,7 @@ def make_policy(args):
     else:
         endpoint = None
         model_id, script, settings = find_policy(args.model_id, "--model-id", args.script, args.env_id)
-        if llm.is_tiny(model_id):
+        if llm.size_of(model_id) == "tiny":
             learn.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
         if llm.sees(model_id) and args.prompt_format != "webrl":
             return make_seeing(args, model_id, script, settings)

@@ -216,7 +216,7 @@ def load_policy(args: Args):
     sees = llm.sees(model_id)
     make_prompt = prompt_of(module, sees)
     length = min(settings.get("max_new_tokens", 64), 2048)
-    if llm.is_tiny(model_id):
+    if llm.size_of(model_id) == "tiny":
         learn.use_threads(1)  # two inside an operation wait for each other
     model, reader = llm.load(model_id, vision=sees)
     tokenizer, needs, read_action = llm.tokenizer_of(reader), {}, getattr(module, "read_action", str)

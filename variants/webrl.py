@@ -177,12 +177,15 @@ NO_REWARD_MODEL = dict(orm_model_id="", orm_data="", orm_learning_rate=1e-3, orm
 
 
 def tiny_values(args):
-    """What the environment changes of the tiny preset."""
-    if args.preset != "tiny" or not llm.is_tiny(args.model_id) or args.env_id == SHOP:
-        return {}
-    if args.env_id.startswith("arena-v1"):
-        return TWO_SITES
-    return MORE_SITES | (FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL)
+    """What environment and model change of the tiny preset. A reward model reads its own model's tokens alone."""
+    values = {}
+    if args.preset == "tiny" and args.env_id != SHOP:
+        values = TWO_SITES if args.env_id.startswith("arena-v1") else MORE_SITES
+        if not args.env_id.startswith("arena-v1"):
+            values |= FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL
+    if args.preset in ("tiny", "smoke") and llm.size_of(args.model_id) != "tiny":
+        values |= NO_REWARD_MODEL if args.preset == "tiny" else dict(orm_model_id="")
+    return values
 
 
 def known_result(args):

@@ -19,8 +19,8 @@ T = TypeVar("T")
 
 
 def preset(paper: T, tiny: T, **others: T) -> T:
-    """A field with a default for each --preset: the paper's, that of the tiny model, others by their names. A preset of
-    another name has the tiny value where it has none of its own."""
+    """A field with a default for each --preset: the paper's, that of the tiny model, others by their names (small,
+    smoke). A preset of another name has the tiny value where it has none of its own."""
     return field(default=paper, metadata={"presets": {"tiny": tiny, **others}})
 
 
@@ -39,7 +39,8 @@ LORA_RATE = 10
 
 def lora_rates(defaults: "RunArgs") -> dict[str, float]:
     """{field: default} of all learning rates under --lora-rank."""
-    return {f.name: LORA_RATE * getattr(defaults, f.name) for f in fields(defaults) if f.name.endswith("learning_rate")}
+    names = (f.name for f in fields(defaults) if f.name.endswith("learning_rate"))
+    return {name: float(f"{LORA_RATE * getattr(defaults, name):.6g}") for name in names}
 
 
 # Fields that some script called otherwise, and what they are there now.
@@ -73,13 +74,13 @@ class RunArgs:
     resume: str = ""
     """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
     name and seed, where there is one"""
-    preset: Literal["auto", "tiny", "paper", "smoke"] = "auto"
-    """defaults: for models of the paper's size (its values, and the released code's where it gives none); those of the
-    tiny model; smoke: every part of the method in a minute, to see that it runs; auto: tiny for a local model of width
-    256 or less, paper for any other"""
-    lora_rank: int = 0
+    lora_rank: int = preset(0, tiny=0, small=16)
     """train LoRA adapters of this rank instead of all weights, at ten times the preset's learning rates (a rate that is
     given is taken as it is); 0: all weights"""
+    preset: Literal["auto", "tiny", "small", "paper", "smoke"] = "auto"
+    """defaults: paper, for models of its size (its values, and the released code's where it gives none); small, for
+    models of 100 M to 2 B weights on a laptop: LoRA, an hour; tiny, for the models in assets/; smoke: every part of the
+    method in a minute, to see that it runs; auto: by the model's size"""
     load_in_4bit: bool = False
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
@@ -132,9 +133,9 @@ def parse_args(args_class: type[T], argv: Sequence[str] | None = None, variant: 
         return tyro.cli(args_class, args=argv)
     name = first.preset
     if name == "auto":
-        name = "tiny" if llm.is_tiny(first.model_id) else "paper"
+        name = llm.size_of(first.model_id)
     defaults = replace(args_class(), **values_of(args_class, name) | variant(replace(first, preset=name)))
-    if first.lora_rank:
+    if tyro.cli(args_class, args=silent, default=defaults).lora_rank:  # small has adapters of its own
         defaults = replace(defaults, **lora_rates(defaults))
     return replace(tyro.cli(args_class, args=argv, default=defaults), preset=name)
 

@@ -85,7 +85,7 @@ def load(
     if load_in_4bit and device == "cpu":
         raise UsageError("--load-in-4bit needs a GPU: drop the flag or run where torch.cuda.is_available()")
     # weights that are trained stay in float32: an update of 1e-6 is lost in bfloat16
-    fast = device == "cuda" or (device == "cpu" and multiplies_bfloat16() and not is_tiny(model_id))
+    fast = device == "cuda" or (device == "cpu" and multiplies_bfloat16() and size_of(model_id) != "tiny")
     options = {"dtype": torch.bfloat16 if fast and lora_rank else torch.float32}
     if load_in_4bit:
         from transformers import BitsAndBytesConfig
@@ -276,12 +276,30 @@ def hub_answers(model_id: str) -> bool:
     return True
 
 
-def is_tiny(model_id: str) -> bool:
-    """Whether a local model is as small as the committed one: then a script's tiny preset is the default."""
+def size_of(model_id: str) -> str:
+    """The --preset for a model of its size, by its configuration: "tiny" up to a width of 256, "small" below two
+    billion weights, else "paper"; so where nobody knows."""
+    config = _config_of(model_id)
+    config = config.get("text_config", config)  # of a model that sees
+    width, layers = config.get("hidden_size"), config.get("num_hidden_layers")
+    if not width or not layers:
+        return "paper"
+    inner = config.get("intermediate_size") or 4 * width
+    experts = config.get("num_local_experts") or config.get("num_experts") or 1
+    weights = layers * (4 * width**2 + 3 * width * inner * experts) + width * config.get("vocab_size", 0)
+    return "tiny" if width <= 256 else "small" if weights < 2e9 else "paper"
+
+
+def _config_of(model_id):
+    """A model's configuration as a dictionary, {} where there is none; of a folder without an import of
+    transformers."""
     with contextlib.suppress(UsageError, OSError, ValueError):
-        config = json.loads((Path(find_model(model_id)) / "config.json").read_text())
-        return config.get("text_config", config).get("hidden_size", 1 << 20) <= 256  # or of a model that sees
-    return False
+        if (path := Path(find_model(model_id))).is_dir():
+            return json.loads((path / "config.json").read_text())
+        from transformers import AutoConfig
+
+        return AutoConfig.from_pretrained(model_id, local_files_only=not hub_answers(model_id)).to_dict()
+    return {}
 
 
 def stop_ids(model: Module, tokenizer: Tokenizer) -> list[int]:
