@@ -18,6 +18,7 @@ batches, a store for screenshots, and the learner in this process. On one machin
 """
 
 import asyncio
+import contextlib
 import json
 import math
 import os
@@ -38,7 +39,7 @@ from common.errors import TooManyFaults, UsageError
 from common.lm import fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
-from common.lm.engine import AnswerServer, Engine, EngineServer
+from common.lm.engine import AnswerServer, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
@@ -892,6 +893,12 @@ class System:
         """One use less of each picture."""
         self.store.drop.remote(names)
 
+    def close(self):
+        """The end of the servers and the players."""
+        with contextlib.suppress(Exception):  # of one that is lost
+            self.ray.get([server.close.remote() for server in self.servers], timeout=20)
+        self.players.close()
+
     def metrics(self):
         """Faults, what was gathered in vain, and what the servers did, so far."""
         servers = self.ray.get([server.statistics.remote() for server in self.servers])
@@ -1298,8 +1305,6 @@ def main(args):
     learner = load_learner(args)
     if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
-    if args.engine:
-        Engine(args.engine, ())  # whether anything is served there
     env = make_env(args)  # its tasks; the workers have their own
     pool = make_pool(env, args)
     if parallel.is_main():
@@ -1322,7 +1327,7 @@ def main(args):
                 run.say(f"go on with --resume {run.path}")
             raise
         finally:
-            system.players.close()
+            system.close()
 
 
 if __name__ == "__main__":

@@ -878,12 +878,12 @@ def main(args):
     if args.judge not in ("orm", "env") and not args.judge.startswith(("http://", "https://")):
         raise UsageError(f"--judge {args.judge}: orm, env or a URL")
     check_flags(args)
-    learner = Learner(load_actor(args), random.Random(args.seed))
-    tokenizer = learner.actor.tokenizer
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
         serve.served_model(args.judge, "--judge")
     if args.generator:
-        serve.ask(args.generator, args.generator_model, "Reply with OK.", "--generator")
+        serve.reply(args.generator, args.generator_model, "Reply with OK.", "--generator")
+    learner = Learner(load_actor(args), random.Random(args.seed))
+    tokenizer = learner.actor.tokenizer
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours
         other = llm.load_tokenizer(args.orm_model_id)
         if other.get_vocab() != tokenizer.get_vocab():

@@ -10,8 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import crps
+import webrl
 from common.errors import EnvFault, UsageError
 from common.lm import llm
+from common.lm.args import parse_args
 from common.lm.engine import Engine, EngineServer
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
@@ -38,6 +41,8 @@ class Server(BaseHTTPRequestHandler):
 
     def do_GET(self):
         names = ["base", *(name for name in Server.loaded if name not in Server.unloaded)]
+        if self.path != "/v1/models":
+            return self.reply("<html>nothing here</html>", 404)
         self.reply(
             {"object": "list", "data": [{"id": n, "object": "model", "created": 0, "owned_by": "x"} for n in names]}
         )
@@ -52,8 +57,12 @@ class Server(BaseHTTPRequestHandler):
             Server.loaded.append(body["lora_name"])
             self.reply(f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
         elif self.path == "/v1/unload_lora_adapter":
+            if body["lora_name"] not in Server.loaded:
+                return self.reply({"error": {"message": "cannot be found", "code": 404}}, 404)
             Server.unloaded.append(body["lora_name"])
             self.reply(f"Success: LoRA adapter '{body['lora_name']}' removed successfully.")
+        elif body["model"] not in ("base", *Server.loaded):
+            self.reply({"error": {"message": f"The model {body['model']} does not exist.", "code": 404}}, 404)
         elif Server.broken:
             self.reply({"error": {"message": "engine is dead", "code": 400}}, 400)
         else:
@@ -101,7 +110,7 @@ def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, 
     assert "training instructions instead" in out
     (run,) = tmp_path.iterdir()
     assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
-    assert Server.unloaded == Server.loaded[:1]
+    assert Server.unloaded == Server.loaded  # the last one at the end
     assert {body["model"] for body in Server.requests} == set(Server.loaded)  # never the base
     rows = read_metrics(run)
     assert max(row.get("rollout/logprob_gap", 0) for row in rows) < 1e-4 and "warning" not in out
@@ -128,6 +137,39 @@ def test_what_the_server_cannot_do_is_one_clear_line(server):
         ask()
     with pytest.raises(UsageError, match="no model is served there"):
         Engine("http://127.0.0.1:9/v1", [1])
+
+
+def test_a_server_that_was_started_anew_gets_its_adapter_again(tmp_path, server):
+    """And is not told to unload what it does not have."""
+    engine, folders = Engine(server, [1]), [tmp_path / "a", tmp_path / "b"]
+    for folder in folders:
+        Server.model.save_pretrained(folder)
+    engine.load_adapter(folders[0], "a")
+    Server.loaded.clear()
+
+    async def ask_twice():
+        return await asyncio.gather(*(engine.complete([5, 6], seed, 1.0, 4, 0) for seed in (1, 2)))
+
+    assert all(answer.ids for answer in asyncio.run(ask_twice()))
+    assert Server.loaded == ["a"] and {body["model"] for body in Server.requests} == {"a"}
+    Server.loaded.clear()
+    engine.load_adapter(folders[1], "b")
+    assert (Server.loaded, Server.unloaded) == (["b"], [])
+    engine.close()
+    assert Server.unloaded == ["b"]
+    Server.loaded.clear()
+    engine.close()
+    engine.model = "c"  # which was never ours
+    with pytest.raises(EnvFault, match="The model c does not exist"):
+        asyncio.run(ask_twice())
+
+
+def test_urls_are_asked_before_a_model_is_loaded(server, capsys):
+    with pytest.raises(UsageError, match=r"--engine .*: no model is served there .*; such a URL usually ends with /v1"):
+        crps.main(parse_args(crps.Args, ["--engine", server[:-3], "--lora-rank", "4", "--model-id", "./nothing"]))
+    for flag in ("--judge", "--generator"):
+        with pytest.raises(UsageError, match=f"^{flag} http://127.0.0.1:9/v1: "):
+            webrl.main(parse_args(webrl.Args, [flag, "http://127.0.0.1:9/v1", "--model-id", "./nothing"]))
 
 
 def test_an_answer_with_an_image_token_is_a_fault_and_room_is_what_the_prompt_leaves():

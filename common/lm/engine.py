@@ -6,6 +6,8 @@ ours.
 """
 
 import asyncio
+import contextlib
+import threading
 import time
 from pathlib import Path
 
@@ -16,10 +18,10 @@ from common.screen import message_part
 
 class Engine:
     """A client of the server at `url` (`http://host:port/v1`). `model` is the name of what it samples from: the served
-    base model at first, then the adapter that was loaded last."""
+    base model at first, then the adapter that was loaded last. `adapters`: the folders of those that are loaded."""
 
     def __init__(self, url, stop_ids):
-        self.url, self.stop_ids, self.adapters = url, list(stop_ids), []
+        self.url, self.stop_ids, self.adapters, self.lock = url, list(stop_ids), {}, threading.Lock()
         self.client, self.setup = serve.async_client(url), serve.client(url, retries=2)
         self.model = serve.served_model(url, "--engine")
 
@@ -55,8 +57,14 @@ class Engine:
             "min_p": 0.0,
             "repetition_penalty": 1.0,
         }
+        model = self.model
         try:
-            return await endpoint.create(model=self.model, **settings, extra_body=extra)
+            try:
+                return await endpoint.create(model=model, **settings, extra_body=extra)
+            except openai.NotFoundError:  # it was started anew, without our adapter
+                if not await asyncio.to_thread(self._load_again, model):
+                    raise
+                return await endpoint.create(model=model, **settings, extra_body=extra)
         except openai.OpenAIError as error:
             raise EnvFault(f"the engine at {self.url}: {error}") from error
 
@@ -71,21 +79,50 @@ class Engine:
         ones as `kept` says stay loaded, for requests that are on their way."""
         import openai
 
-        body = {"lora_name": name, "lora_path": str(Path(folder).resolve())}
         try:
-            there = [model.id for model in self.setup.models.list().data]
-            if name in there:  # of a run that was killed and resumed
-                self.setup.post("/unload_lora_adapter", body={"lora_name": name}, cast_to=str)
-            self.setup.post("/load_lora_adapter", body=body, cast_to=str)
-            self.adapters = [*(earlier for earlier in self.adapters if earlier != name), name]
-            while len(self.adapters) > kept + 1:
-                self.setup.post("/unload_lora_adapter", body={"lora_name": self.adapters.pop(0)}, cast_to=str)
+            with self.lock:
+                there = self._served()
+                if name in there:  # of a run that was killed and resumed
+                    self._unload(name)
+                self._load(name, folder)
+                self.adapters = {earlier: path for earlier, path in self.adapters.items() if earlier != name}
+                self.adapters[name] = folder
+                while len(self.adapters) > kept + 1:
+                    oldest = next(iter(self.adapters))
+                    del self.adapters[oldest]
+                    if oldest in there:  # else it was started anew
+                        self._unload(oldest)
         except openai.OpenAIError as error:
             raise UsageError(
                 f"--engine {self.url}: it does not load adapters ({error}); start it with --enable-lora, a "
                 "--max-lora-rank that is large enough and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
             ) from error
         self.model = name
+
+    def _load_again(self, name):
+        """Load a lost adapter from its folder; whether it is there then. Several requests may miss it at once."""
+        with self.lock:
+            if name in self.adapters and name not in self._served():
+                self._load(name, self.adapters[name])
+        return name in self.adapters
+
+    def close(self):
+        """Unload what was loaded, where the server is still there."""
+        import openai
+
+        with contextlib.suppress(openai.OpenAIError), self.lock:
+            for name in set(self.adapters) & self._served():
+                self._unload(name)
+
+    def _served(self):
+        return {model.id for model in self.setup.models.list().data}
+
+    def _load(self, name, folder):
+        body = {"lora_name": name, "lora_path": str(Path(folder).resolve())}
+        self.setup.post("/load_lora_adapter", body=body, cast_to=str)
+
+    def _unload(self, name):
+        self.setup.post("/unload_lora_adapter", body={"lora_name": name}, cast_to=str)
 
 
 def _part(part, pictures):
@@ -125,6 +162,9 @@ class AnswerServer:
         self.args, self.store, self.lock = args, ray.get_actor(store), asyncio.Lock()
         self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
         self.given = asyncio.Event()  # weights
+
+    def close(self):
+        """The end of the run."""
 
     async def without_weights(self):
         """Returns where this server has no weights yet: it may take a lost one's place, which Ray asks this again."""
@@ -178,6 +218,9 @@ class EngineServer(AnswerServer):
     async def load(self, folder, version):
         """Answers on their way end with the adapter that they began with."""
         await asyncio.to_thread(self.engine.load_adapter, folder, f"cleangui-{version}", kept=1)
+
+    def close(self):
+        self.engine.close()
 
     async def answer(self, prompt, seed, temperature, version):
         """Of a chat; the prompt's token ids are what training takes it for. Raises UsageError where the server reads it

@@ -39,7 +39,8 @@ def served_model(url: str, flag: str, only: bool = False) -> str:
     try:
         served = [model.id for model in client(url, retries=1).models.list()]
     except (openai.OpenAIError, AttributeError, TypeError) as error:  # a page, or no list
-        raise UsageError(f"{flag} {url}: no model is served there ({error})") from error
+        hint = "" if url.rstrip("/").endswith("/v1") else "; such a URL usually ends with /v1"
+        raise UsageError(f"{flag} {url}: no model is served there ({error}){hint}") from error
     if not served:
         raise UsageError(f"{flag} {url}: no model is served there")
     if only and len(served) > 1:
@@ -61,15 +62,16 @@ def text_of(reply: object) -> str:
 
 
 def ask(url: str, model: str, prompt: str, flag: str) -> str:
-    """One reply of a model at `url`. Raises UsageError, naming the command line's `flag`, when the server cannot be
-    reached."""
-    if not parallel.is_main():  # one process asks
-        return parallel.broadcast(None)
+    """One reply of a model at `url`, of several processes the first one asks. Errors as of `reply`."""
+    return parallel.broadcast(reply(url, model, prompt, flag) if parallel.is_main() else None)
+
+
+def reply(url: str, model: str, prompt: str, flag: str) -> str:
+    """One reply of a model at `url`. Raises UsageError, naming the command line's `flag`, where there is none."""
     import openai
 
     turns = [{"role": "user", "content": prompt}]
     try:
-        said = text_of(client(url).chat.completions.create(model=model, temperature=1.0, messages=turns))
+        return text_of(client(url).chat.completions.create(model=model, temperature=1.0, messages=turns))
     except (openai.OpenAIError, ValueError) as error:
         raise UsageError(f"{flag} {url}: {error}") from error
-    return parallel.broadcast(said)

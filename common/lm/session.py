@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from common.errors import TooManyFaults, UsageError
-from common.lm import learn, llm, parallel
+from common.lm import learn, llm, parallel, serve
 from common.lm.engine import Engine
 from common.lm.net import Net
 from common.lm.rollout import Player, check_end
@@ -16,12 +16,15 @@ from common.lm.run import Run
 
 
 def check_flags(args) -> None:
-    """Raises UsageError where flags that several scripts have do not go together, or a file is not there."""
+    """Raises UsageError where flags that several scripts have do not go together, a file is not there, or no engine is
+    served: before any model is loaded."""
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
     for flag in ("lockstep", "schedule"):  # grpo_async.py's
         if args.engine and getattr(args, flag, False):
             raise UsageError(f"--{flag} fixes the batches, which --engine leaves to the server: one of them only")
+    if args.engine:
+        serve.served_model(args.engine, "--engine")
     demos = getattr(args, "demos", "")
     if demos and not Path(demos).is_file():
         raise UsageError(f"--demos {demos}: no such file")
@@ -76,3 +79,5 @@ def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **o
             raise
         finally:
             runner.run(env.close())
+            if player.engine is not None and parallel.is_main():
+                player.engine.close()
