@@ -106,7 +106,7 @@ def _compact(observation: Observation, nodes: list[dict], cut: int) -> str:
 
 
 def compact_line(node: dict) -> str:
-    """One node as a line of the compact format: `"label" kind [id] = "value" state`."""
+    """One node as a line of the compact format: `"label" kind [id] = "value" (form) state`."""
     if "text" in node:
         return f"text {_quote(node['text'])}"
     line = f"{_quote(node['label'])} {node['kind']} [{node['id']}]"
@@ -114,6 +114,8 @@ def compact_line(node: dict) -> str:
         line += f" = {_quote(node['value'])} of " + " ".join(map(_quote, node["options"]))
     elif node.get("value"):
         line += f" = {_quote(node['value'])}"
+    if "form" in node:
+        line += f" ({node['form']})"
     states = ("on", "selected", "disabled")
     line += "".join(f" {state}" for state in states if node.get(state))
     if "expanded" in node:

@@ -12,8 +12,7 @@ os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # float32 on the CPU, also wh
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-if "PYTEST_XDIST_WORKER" in os.environ:  # others run beside: one thread each
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # others run beside, and two threads that wait for a core spin
 
 
 def _is_local(address) -> bool:
