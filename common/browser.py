@@ -38,7 +38,8 @@ from common.errors import EnvFault, EnvHang, UsageError
 VIEWPORT = 1280, 720  # width, height
 WAIT = 1.0  # seconds of a Wait that says no number, on the real clock; TICK on the virtual one
 MOST_WAIT = 60.0  # seconds
-KEYED = 100  # characters of a text that are typed one by one; of a longer one the last, after all others at once
+KEYED = 100  # characters of a line that are typed one by one; of a longer one the last, after all others at once
+MOST_KEYED = 2000  # the same where a box takes nothing but keys: two milliseconds for each
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
 DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
@@ -241,6 +242,8 @@ class Session:
         """
         self.sites = tuple(sites or [_origin(url)])
         self.uploads = None if uploads is None else Path(uploads)
+        if self.uploads is not None and not self.uploads.is_dir():
+            raise UsageError(f"uploads: {uploads} is no folder")
         if refuses != self.refuses:  # a context asks the one that it was made with
             await self.close()
             self.refuses = refuses
@@ -464,6 +467,19 @@ class Session:
     async def _type(self, name, text, single) -> Observation:
         """Fill what has the focus by true keys, then press Enter for a Search; an error where it does not take them.
         `single`: it has one line, so that a line's end in the text is none there."""
+        await self._press_keys(text, single, KEYED)
+        reply = await self._evaluate("typed", text=text)
+        if reply["error"] and KEYED < len(text) <= MOST_KEYED:  # it may hear nothing but keys
+            await self._press_keys(text, single, MOST_KEYED)
+            reply = await self._evaluate("typed", text=text)
+        if name == "Search" and not reply["error"]:
+            await self._tab.keyboard.press("Enter")
+            return await self._look()
+        return await self._finish(reply)
+
+    async def _press_keys(self, text, single, most):
+        """Put the text in the place of what is there. A line of more than `most` characters comes at once, but the last
+        of them."""
         keyboard = self._tab.keyboard
         await keyboard.press("Control+a")
         await keyboard.press("Delete")
@@ -471,15 +487,10 @@ class Session:
         for number, line in enumerate(["".join(lines)] if single else lines):
             if number:
                 await keyboard.press("Shift+Enter")  # Enter alone would send a message, or end a paragraph
-            at_once = len(line) - 1 if len(line) > KEYED else line.rfind("\t") + 1  # the Tab key leaves the box
-            if at_once > 0:
+            at_once = len(line) - 1 if len(line) > most else line.rfind("\t") + 1  # the Tab key leaves the box
+            if at_once:
                 await keyboard.insert_text(line[:at_once])
-            await keyboard.type(line[max(at_once, 0) :])
-        reply = await self._evaluate("typed", text=text)
-        if name == "Search" and not reply["error"]:
-            await keyboard.press("Enter")
-            return await self._look()
-        return await self._finish(reply)
+            await keyboard.type(line[at_once:])
 
     async def _point(self, name, points):
         """The trusted events of Hover, Drag and all clicks, at points of the viewport; typing begins with a click."""

@@ -77,14 +77,28 @@ def _fewest(most: int, enough: Callable[[int], bool]) -> int:
 
 
 def _shorten(nodes: list[dict], limit: int | None) -> list[dict]:
-    """The nodes with texts, labels and values of at most `limit` characters; new nodes where one changes."""
+    """The nodes with texts, labels and values of at most `limit` characters, and so many options; new nodes where one
+    changes."""
     if limit is None:
         return nodes
 
     def cut(text):
         return text[: limit - 3].rstrip() + "..." if isinstance(text, str) and len(text) > limit else text
 
-    return [node | {key: cut(node[key]) for key in ("text", "label", "value") if key in node} for node in nodes]
+    def shorter(node):
+        short = node | {key: cut(node[key]) for key in ("text", "label", "value") if key in node}
+        if len(node.get("options", ())) > limit:
+            short["options"] = [*node["options"][:limit], "..."]
+        return short
+
+    return [shorter(node) for node in nodes]
+
+
+def length(observation: Observation) -> int:
+    """About how many characters `render` has to write, and to count the tokens of more than once."""
+    keys = ("text", "label", "value")
+    texts = sum(len(node[key]) for node in observation.nodes for key in keys if isinstance(node.get(key), str))
+    return texts + sum(map(len, (option for node in observation.nodes for option in node.get("options", ()))))
 
 
 def _quote(text: str) -> str:

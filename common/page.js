@@ -47,6 +47,7 @@
   const FIELD = /^(input|select|textarea)$/, PUSH = /^(submit|button|reset|image)$/;
   const DRAWN = /^(checkbox|radio|file)$/;  // which styles replace
   const FRAME = /^(iframe|frame|object)$/;
+  const LONG = 160;  // characters
   const clean = (text) => text.replace(/\s+/g, " ").trim();
   const guiOf = (el) => el.ownerDocument.defaultView?.__gui || gui;
   const childrenOf = (el) => {  // as they are shown: a shadow tree instead of what it hosts, which its slots bring back
@@ -195,10 +196,16 @@
   const formOf = ({type, min, max, step}) => type !== "range" ? FORMS[type]
     : `${min || 0} to ${max || 100}${step && step !== "1" ? ` by ${step}` : ""}`;
   const hasForm = (el) => el.localName === "input" && el.type !== "number" && Boolean(formOf(el));
+  const inSight = ({value, scrollTop, scrollHeight, clientHeight}) => {  // about what a box shows of a very long text
+    if (value.length < 20 * LONG || !scrollHeight) return value;
+    const at = (y) => Math.round(value.length * Math.min(y / scrollHeight, 1));
+    return (scrollTop ? "... " : "") + value.slice(at(scrollTop), at(scrollTop + clientHeight));
+  };
   const stateOf = (el, kind) => {
     const field = el.localName === "label" ? el.control : el, state = {};
     const aria = (name) => el.getAttribute(`aria-${name}`);
-    if (kind === "box") state.value = clean(field.value ?? field.textContent);
+    const written = field.localName === "textarea" ? inSight(field) : field.value ?? textOf(field);
+    if (kind === "box") state.value = clean(written);
     if (kind === "box" && hasForm(field)) state.form = formOf(field);
     if (kind === "file") state.value = [...field.files].map((file) => file.name).join(", ");
     if (field.type === "password") state.value &&= "***";
@@ -222,8 +229,8 @@
     return [...doc.querySelectorAll("dialog:modal")].at(-1) || [...doc.querySelectorAll("[aria-modal=true]")].filter(
       (el) => el.checkVisibility({visibilityProperty: true, opacityProperty: true}) && rectOf(el).width > 1).at(-1);
   };
-  // What cannot be seen itself may still take a click or a text: an input over the one that is drawn, or what holds only
-  // this one.
+  // What cannot be seen itself may still take a click or a text: an input over the one that is drawn, or what holds
+  // only this one.
   const takesInput = (el) => {
     const field = "input:not([type=hidden]),select,textarea", inner = [...el.querySelectorAll(field)];
     const input = el.matches(field) ? el : inner.length === 1 && !el.querySelector("a,button,p") && inner[0];
@@ -235,7 +242,6 @@
 
   // A text that is higher than where it is seen, in pieces {text, r, count (of lines)}: what lies in view line by line,
   // or by LONG characters, the rest as a whole.
-  const LONG = 160;
   const linesOf = ({el, pieces, at}, range) => {
     const lines = [], top = at.clip.top - at.y, bottom = at.clip.bottom - at.y;
     const rectAt = (node, k) => {  // of the first character from here on that is seen: collapsed blanks are not
@@ -322,7 +328,8 @@
       run.pieces.push(node);
     };
     // at: {clip, held (the clip of what is positioned absolutely), depth, x, y (the frame's offset), quiet (the text is
-    // shown elsewhere), behind (a modal dialog: the document's `inert`, or what covers it), parts (of an item: no others)}
+    // shown elsewhere), modal (the document's dialog), behind (it: "inert" or perhaps "covered"), parts (of an item: no
+    // others are shown)}
     const walk = (el, at, parent) => {
       const tag = el.localName;
       if (tag === "br" && run) run.text += " ";
@@ -363,6 +370,8 @@
       if (!at.parts && block && visible && r.height > 1) { put({depth: at.depth, tag}, r, el); at.depth++; }
       if (tag === "img" && visible && el.alt) write(` ${el.alt} `, el, el, at);
       if (FRAME.test(tag) && visible) enter(el, r, at);
+      const isShut = tag.includes("-") && visible && !el.firstChild && !guiOf(el).shadow(el);  // by its own document
+      if (isShut && r.width > 15 && r.height > 15) unseen(el, tag, r, at);
       for (const child of childrenOf(el)) {
         if (tag === "details" && !el.open && child.localName !== "summary") continue;
         if (child.nodeType === 1) walk(child, at, style);
@@ -377,11 +386,13 @@
       const clip = within(r, at.clip, true), inner = el.contentDocument;
       const place = {...at, clip, held: clip, x: r.left + el.clientLeft, y: r.top + el.clientTop};
       if (inner) read(inner, place);
-      else if (el.localName !== "object" && !at.quiet && r.width > 15 && r.height > 15 && inView(r, at.clip)) {
-        const {host, protocol} = URL.parse(el.src || el.data || "", el.baseURI) || {};
-        const from = host || (protocol === "data:" ? "data" : "elsewhere");
-        put({depth: at.depth, tag: el.localName, text: `frame from ${from}: what it holds cannot be seen here`}, r, el);
-      }
+      else if (el.localName !== "object" && r.width > 15 && r.height > 15)
+        unseen(el, `frame from ${URL.parse(el.src || "", el.baseURI)?.host || "elsewhere"}`, r, at);
+    };
+    const unseen = (el, name, r, at) => {
+      if (at.quiet || !inView(r, at.clip)) return;
+      flush();
+      put({depth: at.depth, tag: el.localName, text: `${name}: what it holds cannot be seen here`}, r, el);
     };
     const read = (doc, at) => {
       at.modal = modalOf(doc);
@@ -394,8 +405,8 @@
     return {nodes, above, below};
   };
 
-  // The reply's text, whatever the page has made of JSON: old libraries give arrays a toJSON of their own, and half of a
-  // character, which UTF-8 cannot say, is cut from an emoji.
+  // The reply's text, whatever the page has made of JSON: old libraries give arrays a toJSON of their own, and half of
+  // a character, which UTF-8 cannot say, is cut from an emoji.
   const {stringify} = JSON, builtIn = [Object, Array, String, Number, Boolean].map(({prototype}) => prototype);
   const toText = (reply) => {
     const theirs = builtIn.map((prototype) => Object.getOwnPropertyDescriptor(prototype, "toJSON"));
@@ -420,7 +431,7 @@
 
   // ---- What the agent does. An action throws a string where the page refuses it. ----
 
-  // A file that the page asks for, by a click on a file box or by a script: what asks. No window of the browser's opens.
+  // A file that the page asks for, by a click on a file box or by a script: what asks. No window of Chromium's opens.
   const ask = (input, event) => {
     event?.preventDefault();
     gui.top.asked = input;
@@ -561,8 +572,8 @@
     if (el.isContentEditable && !gui.playing) return {keys: byKeys(el)};
     const keyCode = /[a-z0-9 ]/i.test(letter) ? letter.toUpperCase().charCodeAt(0) : 0;
     const key = (name) => letter === undefined || hasForm(el) || el.dispatchEvent(new KeyboardEvent(name, {
-      key: letter, keyCode, bubbles: true, cancelable: true, composed: true}));
-    if (!key("keydown") && !gui.embedded) return {keys: byKeys(el)};
+      key: letter, keyCode, charCode: name === "keypress" ? letter.codePointAt() : 0, bubbles: true, cancelable: true, composed: true}));
+    if (!(key("keydown") && key("keypress")) && !gui.embedded) return {keys: byKeys(el)};
     if (el.isContentEditable) el.textContent = text;
     else {  // past the setter that a framework puts on the element itself
       const {set} = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(el), "value");
@@ -582,7 +593,7 @@
   };
   gui.typed = ({text, ...rest}) => {  // the driver has pressed them: whether it is there
     const {el, before} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
-    const isLost = now === before ? wanted !== before : el.isContentEditable && wanted && !now;
+    const isLost = now === before ? wanted !== before : el.isContentEditable && now.length < wanted.length / 2;
     const error = el.isConnected && holdsText(el) && isLost ? "the box did not take the text" : "";
     return gui.observe({...rest, error});
   };

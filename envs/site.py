@@ -19,6 +19,7 @@ import uuid
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -30,6 +31,7 @@ from envs import Info, Obs, Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
+LONG = 50_000  # characters of a page, which take a tokenizer some tenths of a second
 SPLITS = ("train", "eval", "test")
 
 
@@ -121,9 +123,12 @@ class PageEnv:
 
     async def _observe(self, page, error=""):
         """The observation of a browser page, (obs, info); notes its hash."""
+        options = page, self.format, self.page_tokens, self.count_tokens
+        # other episodes go on meanwhile
+        text = await asyncio.to_thread(html.render, *options) if html.length(page) > LONG else html.render(*options)
         self._obs = {
             "goal": self._task.instruction,
-            "text": html.render(page, self.format, self.page_tokens, self.count_tokens),
+            "text": text,
             "url": page.url,
             "title": page.title,
             "error": error or page.error,
@@ -201,8 +206,9 @@ class Site(PageEnv):
     The file is a list in WebArena's schema, or one entry a line: `intent`, `start_url`, `eval`, with addresses in full;
     besides, as you like, `split` ("train", "eval" or "test"; without it three in five are for training, one is for eval
     and one for test, by a hash of the instruction), `max_steps` (30), `sites` (addresses that the agent may visit;
-    default: where it starts), and `reset_url`, which is asked for before every episode, so that your site can put back
-    what episodes change. Every episode has a cookie of its own, `cleangui-episode`, on that request, too: a site that
+    default: where it starts), `uploads` (a folder, seen from the file's, whose files the agent may upload by their
+    names), and `reset_url`, which is asked for before every episode, so that your site can put back what episodes
+    change. Every episode has a cookie of its own, `cleangui-episode`, on that request, too: a site that
     keeps its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
 
     An entry without `eval` has no true verdict: a judge says what succeeded. `start_url` and `hosts` (joined by commas)
@@ -259,7 +265,8 @@ class Site(PageEnv):
         if refuses is not None and refuses(url):
             raise UsageError(f"{url}: its robots.txt forbids it (--no-obey-robots, if you may)")
         await self._shared.turn()
-        return await self._session.reset(url, sites=sites, cookies={COOKIE: episode}, refuses=refuses)
+        uploads = Path(self.path).parent / config["uploads"] if config.get("uploads") else None
+        return await self._session.reset(url, sites, {COOKIE: episode}, refuses=refuses, uploads=uploads)
 
     async def _act(self, action):
         await self._shared.turn()

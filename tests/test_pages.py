@@ -210,11 +210,12 @@ async def test_trees_and_frames_of_all_kinds(session, show):
         root.firstChild.onclick = () => { document.title = "pressed" }</script>
         <iframe src="http://localhost:PORT/card"></iframe><iframe src="http://localhost:PORT/card" width=1 height=1>
       </iframe>
+        <x-shut style="display:block;height:30px"><template shadowrootmode=closed>hidden</template></x-shut>
         <iframe srcdoc="<p>letter</p>" onload="this.contentDocument.designMode = 'on'" title=letter></iframe>""",
         card="<input>",
     )
     assert (lines(seen)[0], lines(seen)[-1]) == ('"shut" button [1]', '"" box [2] = "letter"')
-    assert [line for line in lines(seen) if "frame from localhost" in line] == lines(seen)[1:2]
+    assert [line.split(":")[0] for line in lines(seen)[1:-1]] == ['text "frame from localhost', 'text "x-shut']
     assert (await do(session, "shut")).title == "pressed"
     seen = await show(
         "<frameset cols='200,*'><frame name=menu src=menu><frame name=main src=main></frameset>",
@@ -258,6 +259,9 @@ async def test_a_long_text_is_shown_where_it_is_in_view(session, show):
         seen = await session.act(Action("Scroll Down"))
     texts = [node["text"] for node in seen.nodes if "text" in node]
     assert seen.above + len(texts) + seen.below == 1500 and texts[0] == f"{seen.above:04} step"
+    await show(f"<textarea aria-label=notes style='height:90px'>{log}</textarea>")
+    assert '= "0000 step' in render(await session.observe())
+    assert '"... ' in render(await do(session, "notes", "Scroll Down"))
     words = " ".join(f"word{number}" for number in range(6000))
     await show(f"<p>{words}</p>")
     first = {word for node in (await session.observe()).nodes for word in node.get("text", "").split()}
@@ -338,6 +342,15 @@ async def test_editors_get_the_text_or_an_error(session, show, monkeypatch, real
         assert (await do(session, "message", "Type", text)).title == text.replace("\n", "/")
     await show("<div contenteditable aria-label=shut onbeforeinput='event.preventDefault()'>old</div>")
     assert (await do(session, "shut", "Type", "new")).error == "the box did not take the text"
+    await show("""<div contenteditable aria-label=keys></div><script>const ed = document.querySelector("div");
+      ed.onkeydown = (e) => {
+        if (e.key.length > 1 || e.ctrlKey) return;
+        e.preventDefault();
+        document.title += e.key;
+        ed.textContent = document.title;
+      };
+      ed.onbeforeinput = (e) => { if (e.inputType === "insertText") e.preventDefault() }</script>""")
+    assert "y" * 120 in (await do(session, "keys", "Type", "y" * 120)).title
     await show("<div contenteditable aria-label=plain>old</div>")
     assert (await do(session, "plain", "Type", "new")).error == ""
     assert '= "new"' in render(await session.observe())
@@ -396,6 +409,8 @@ async def test_only_the_tasks_files_are_uploaded(session, show, tmp_path):
       i.onchange = () => { document.title = 'chosen ' + i.files[0].name }; i.click()">pick</button><a href="#">no</a>"""
     await show(page)
     assert "no files" in (await do(session, "photo", "Upload File", "a.txt")).error
+    with pytest.raises(UsageError, match="is no folder"):
+        await show(page, uploads=tmp_path / "none")
     await show(page, uploads=tmp_path / "in")
     assert (await do(session, "photo", "Upload File", "a.txt")).title == "a.txt10"
     assert '"photo" file [1] = "a.txt"' in render(await session.observe())
