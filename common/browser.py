@@ -206,6 +206,7 @@ class Session:
         self.uploads: Path | None = None  # the folder of the task's files
         self._told: dict = {}  # page -> the number of the script that tells its documents which sites are allowed
         self._origins: set[str] = set()  # where this episode has been
+        self._begins = False  # what lies before this page is the last episode's
         self._pointed = False  # the mouse is somewhere on the page
         self._dialogs: list[str] = []
         self._notice = ""  # what went wrong outside the page: told with the next observation
@@ -349,10 +350,12 @@ class Session:
         if kept:
             observation = await self._finish(await self._evaluate("visit", url=url))
         else:
-            await self._tell_sites(self._tab)
+            if not self.browser.embedded:
+                await self._tell_sites(self._tab, self._cdp[self._tab])
             await self._goto(url)
-            await self._send("Page.resetNavigationHistory")  # there is no way back to the last episode's page
+            self._begins = True
             observation = await self._look()
+            self._begins = False
         await self._send("Page.resetNavigationHistory")
         return observation
 
@@ -524,10 +527,9 @@ class Session:
 
     async def _press(self, element, key) -> str:
         """Press a key or combination; trusted in both modes, because only true keys move the focus or submit a form."""
-        if element is not None:
-            error = (await self._evaluate("act", name="Focus", element=element, argument=None))["error"]
-            if error:
-                return error
+        error = (await self._evaluate("aim", element=element)).get("error", "")
+        if error:
+            return error
         parts = [KEYS.get(part.strip().lower(), part.strip()) if part else "" for part in key.split("+")]
         try:
             await self._tab.keyboard.press("+".join(parts))
@@ -591,27 +593,31 @@ class Session:
         page.on("requestfailed", self._on_lost)
         with contextlib.suppress(PlaywrightError):  # it may be closed again by now
             cdp = await page.context.new_cdp_session(page)
-            cdp.on("Page.windowOpen", self._on_window)
-            cdp.on("Page.frameRequestedNavigation", lambda event: self._moving.add((page, event["frameId"])))
-            cdp.on("Page.frameStartedLoading", lambda event: self._moving.add((page, event["frameId"])))
-            cdp.on("Page.frameStoppedLoading", lambda event: self._on_stop(page, event["frameId"]))
-            await cdp.send("Page.enable")
+            if not self.browser.embedded:
+                await self._listen(page, cdp)
             self._cdp[page] = cdp
-            await self._tell_sites(page)
             self._tabs.append(page)
         self._came, self._due = self._came + 1, max(self._due - 1, 0)
         async with self._changed:
             self._changed.notify_all()
 
-    async def _tell_sites(self, page):
+    async def _listen(self, page, cdp):
+        """Hear of tabs that open and of navigations. That costs some CPU time with every document, and our own pages
+        say themselves what they open."""
+        cdp.on("Page.windowOpen", self._on_window)
+        cdp.on("Page.frameRequestedNavigation", lambda event: self._moving.add((page, event["frameId"])))
+        cdp.on("Page.frameStartedLoading", lambda event: self._moving.add((page, event["frameId"])))
+        cdp.on("Page.frameStoppedLoading", lambda event: self._on_stop(page, event["frameId"]))
+        await cdp.send("Page.enable")
+        await self._tell_sites(page, cdp)
+
+    async def _tell_sites(self, page, cdp):
         """A document of the tab knows from its beginning where it may lead: some lead elsewhere at once."""
-        if self.browser.embedded:
-            return
-        cdp, scripts = self._cdp[page], "ScriptToEvaluateOnNewDocument"
+        scripts = "ScriptToEvaluateOnNewDocument"
         if page in self._told:
             await cdp.send(f"Page.remove{scripts}", {"identifier": self._told[page]})
-        source = f"__gui.sites = {json.dumps(self.sites)}"
-        self._told[page] = (await cdp.send(f"Page.add{scripts}", {"source": source}))["identifier"]
+        answer = await cdp.send(f"Page.add{scripts}", {"source": f"__gui.sites = {json.dumps(self.sites)}"})
+        self._told[page] = answer["identifier"]
 
     def _on_window(self, event):
         """A tab is about to open. The page's reply to an action that opens one comes later than this."""
@@ -700,9 +706,11 @@ class Session:
                 await asyncio.wait_for(stopped, self.browser.timeout / 2)
             self._moving.clear()
             return await self._look(reply["error"])
-        if self._due:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._until(lambda: not self._due), self.browser.timeout / 2)
+        own = self.browser.embedded and reply["named"] == "_blank"
+        if self._due or own:
+            here = (lambda: self._came > self._known) if own else (lambda: not self._due)
+            with contextlib.suppress(TimeoutError):  # none comes if the page's own code prevented it
+                await asyncio.wait_for(self._until(here), self.browser.timeout / 2)
             self._due = 0
         elif reply["named"] and (tab := await self._tab_named(reply["named"])):
             self._tab = tab
@@ -740,7 +748,7 @@ class Session:
 
     async def _back_off(self, error) -> Observation:
         """Leave a page outside the task's sites: back to where the tab came from, or close the tab."""
-        if await self._neighbour(-1):
+        if not self._begins and await self._neighbour(-1):
             return await self._finish(await self._evaluate("traverse", step=-1, error=error))
         page = self._tab
         if len(self._tabs) == 1:

@@ -437,7 +437,7 @@
     gui.top.asked = input;
   };
   const isFile = (el) => el?.localName === "input" && el.type === "file";
-  window.addEventListener("click", (event) => {
+  gui.hear(window, "click", (event) => {
     const [el] = event.composedPath();
     if (isFile(el) && !event.defaultPrevented) ask(el, event);
   });
@@ -459,7 +459,7 @@
       try { return checkValidity.call(this); } finally { checking--; }
     };
   }
-  window.addEventListener("invalid", (event) => {
+  gui.hear(window, "invalid", (event) => {
     if (!checking) gui.top.tell(event, event.target.validationMessage);
   }, true);
   gui.tell = (event, message) => invalid.push({event, message});
@@ -676,9 +676,20 @@
     event.preventDefault();
     if (box) scrollBy(box, key in LINES ? way : sign * Math.min(Math.abs(way) * heightOf(box), box.scrollHeight));
   };
-  window.addEventListener("keydown", () => {  // behind all other listeners, which may keep the key
+  const beforeKeys = () => {  // behind all other listeners, which may keep the key
+    window.removeEventListener("keydown", byKey);
     window.addEventListener("keydown", byKey, {once: true});
-  }, true);
+  };
+  gui.listenToKeys = () => {  // anew before every key: a frame whose window was taken over has been seen to be deaf
+    window.removeEventListener("keydown", beforeKeys, true);
+    window.addEventListener("keydown", beforeKeys, true);
+  };
+  gui.aim = ({element, sites}) => toText(attempt(() => {  // where keys are to go
+    gui.sites = sites;
+    begin();
+    for (const w of gui.frames()) w.__gui.listenToKeys();
+    if (element !== null) find(element).focus();
+  }));
 
   const ACTIONS = {  // (element, argument, point): at the point where there is one
     "Click": (el, _, at) => { at ? pressAt(at) : press(el); },
@@ -689,7 +700,6 @@
     "Select Dropdown Option": (el, text) => select(el.closest("select") || el, text),
     "Scroll Up": (el) => scroll(el, -1),
     "Scroll Down": (el) => scroll(el, 1),
-    "Focus": (el) => el.focus(),
     "Upload File": (el) => { if (isFile(boxOf(el))) ask(boxOf(el)); else press(el); },
     "Wait": () => {},
   };

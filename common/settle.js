@@ -14,17 +14,23 @@
     sites: null,  // URL prefixes the task is limited to, or *.host
     elements: [],  // what the last observation offered; an id is a position in it
   });
-  if (window.__gui) {  // the window of an initial about:blank, which its first true document takes over
-    if (window.__gui.document !== document) begin(window.__gui);
-    return;
-  }
-  const gui = begin({});
+  if (window.__gui) return window.__gui.renew();
+  const gui = begin({}), ears = [];
+  gui.hear = (target, ...ear) => {
+    ears.push([target, ...ear]);
+    target.addEventListener(...ear);
+  };
+  gui.renew = () => {  // the first true document takes over the window of an initial about:blank, often without a word
+    if (gui.document === document) return;
+    begin(gui);
+    for (const [target, ...ear] of ears) target.addEventListener(...ear);
+  };
   Object.defineProperty(window, "__gui", {value: gui});
   const later = setTimeout.bind(window), realNow = performance.now.bind(performance);  // the page gets a virtual clock
   const nextFrame = requestAnimationFrame.bind(window);
   const wrap = (owner, name, make) => { owner[name] = make(owner[name]); };
   const remove = (list, item) => { const i = list.indexOf(item); if (i >= 0) list.splice(i, 1); };
-  window.addEventListener("DOMContentLoaded", () => { gui.parsed = true; });
+  gui.hear(window, "DOMContentLoaded", () => { gui.parsed = true; });
   let runs = false;
   window.addEventListener("__gui", () => { runs = true; }, {once: true});
   window.dispatchEvent(new Event("__gui"));
@@ -40,7 +46,7 @@
   const inSite = (url, site) => site.startsWith("*.")
     ? `.${new URL(url).host}`.endsWith(site.slice(1))
     : url.startsWith(site) && (site.endsWith("/") || /^($|[/?#])/.test(url.slice(site.length)));
-  navigation.addEventListener("navigate", (event) => {
+  gui.hear(navigation, "navigate", (event) => {
     const {url, sameDocument} = event.destination;
     gui.tried.add(url);
     if (event.downloadRequest !== null) {
@@ -68,20 +74,20 @@
 
   gui.broken = () => { gui.parsed = true; };  // told by the driver: the rest of this document never comes
 
-  // The driver hears of a tab that opens. Of one that is there already, and is to show something, it hears here.
-  const names = (target) => { if (target && !target.startsWith("_")) top.__gui.named = target; };
+  // A tab that is to show something: the driver hears of one that opens, but not of one that is there already.
+  const names = (target) => { if (/^([^_]|_blank$)/i.test(target)) top.__gui.named = target; };
   wrap(window, "open", (open) => function (...args) {
-    names(`${args[1] ?? ""}`);
+    names(`${args[1] || "_blank"}`);
     return open.apply(this, args);
   });
   const namesTab = (event) => {
     const isLink = (node) => node.localName === "a" && node.href;
     const source = event.type === "submit" ? event.target : event.composedPath().find(isLink);
     const target = event.submitter?.formTarget || source?.target || document.querySelector("base[target]")?.target;
-    if (source && !event.defaultPrevented) names(target);
+    if (source && !event.defaultPrevented) names(target || "");
   };
-  window.addEventListener("click", namesTab);
-  window.addEventListener("submit", namesTab);
+  gui.hear(window, "click", namesTab);
+  gui.hear(window, "submit", namesTab);
 
   // ---- Requests of scripts, until their answer is read ----
 
@@ -122,7 +128,7 @@
   if (config.virtualClock) {
     const start = begins(), trueDate = Date.now.bind(Date), date = () => Math.floor(start + performance.now());
     gui.time = () => Math.floor(start + now);
-    window.addEventListener("pagehide", () => {  // it may have run ahead of the true time
+    gui.hear(window, "pagehide", () => {  // it may have run ahead of the true time
       if (config.embedded || gui.over || window !== top || gui.time() <= trueDate()) return;
       try { sessionStorage.setItem(LAST, gui.time()); } catch {}
     });
@@ -190,6 +196,7 @@
 
   const frames = (w = window) => {  // this window and the same-origin ones below it
     const found = [w];
+    w.__gui.renew();
     for (let i = 0; i < w.length; i++) if (reachable(w[i])) found.push(...frames(w[i]));
     return found;
   };
@@ -237,7 +244,7 @@
   // ---- End of an episode: empty what belongs to the tab, and let nothing of the old page run any more ----
 
   for (const name of ["beforeunload", "pagehide", "unload", "visibilitychange"])
-    window.addEventListener(name, (event) => { if (gui.over) event.stopImmediatePropagation(); }, true);
+    gui.hear(window, name, (event) => { if (gui.over) event.stopImmediatePropagation(); }, true);
   gui.leave = () => {
     for (const w of frames()) { w.__gui.over = true; w.sessionStorage.clear(); }
     window.name = "";
