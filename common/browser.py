@@ -14,7 +14,8 @@ or its server did not answer within `timeout` seconds, the connection was refuse
 context is then thrown away; the next reset() starts afresh, and Chromium with it where it is gone.
 
 Dialogs are answered at once, as by a user who wants what he clicked: alert, confirm and beforeunload are accepted, a
-prompt gets its default text. New tabs are followed. Downloads are refused. The agent cannot leave the task's sites.
+prompt gets its default text. New tabs are followed. Downloads are refused, uploads are of the task's own files. The
+agent cannot leave the task's sites.
 """
 
 import asyncio

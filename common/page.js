@@ -1,6 +1,6 @@
-// What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `visit()`, `traverse()` for
-// browser.py. An init script like settle.js, which comes first. It keeps elements in `__gui.elements` and adds nothing to
-// the page.
+// What an agent sees of a page and does to it: `__gui.observe()`, `act()`, `locate()`, `typed()`, `aim()`, `visit()`,
+// `traverse()` for browser.py. An init script like settle.js, which comes first. It keeps elements in `__gui.elements`
+// and adds nothing to the page.
 //
 // A third script may add what an environment knows of its own pages (envs/miniwob.js):
 //   gui.kind(el)           an element's kind, "" for none, null for what is not shown at all; undefined: as of any page

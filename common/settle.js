@@ -165,9 +165,10 @@
   }
   const channel = new MessageChannel();
   const task = () => new Promise((done) => { channel.port1.onmessage = done; channel.port2.postMessage(0); });
-  gui.tick = async (ms) => {
-    if (!config.virtualClock) return;
+  gui.tick = async (ms) => {  // whether anything came of it
+    if (!config.virtualClock) return false;
     const end = now + ms;
+    let ran = false;
     for (let n = 0; n < 2 * ms; n++) {
       let next = null;
       for (const entry of timers) if (entry[1].due <= end && !(next && next[1].due <= entry[1].due)) next = entry;
@@ -175,16 +176,21 @@
       const [id, timer] = next;
       now = Math.max(now, timer.due);
       if (timer.every) timer.due = now + timer.every; else timers.delete(id);
+      ran = true;
       try { timer.run(); } catch (error) { reportError(error); }
       await task();  // what awaits this timer goes on before the next one runs
     }
     now = Math.max(now, end);
     for (const animation of document.getAnimations()) {
-      try { animation.finish(); } catch {  // an endless one: it stands still, or it would be drawn without end
+      try {
+        animation.finish();
+        ran = true;
+      } catch {  // an endless one: it stands still, or it would be drawn without end
         animation.pause();
         animation.currentTime = 0;
       }
     }
+    return ran;
   };
 
   gui.rewind = () => {  // an episode begins in this document, at time 0; what is under way has as far to go as before
@@ -235,8 +241,8 @@
     await idle(deadline);
     for (let round = 0; round < 5; round++) {  // what a timer starts may set another timer
       await drawn();
-      await Promise.all(frames().map((w) => w.__gui.tick(round ? config.tick : wait || config.tick)));
-      await drawn();
+      const ticks = frames().map((w) => w.__gui.tick(round ? config.tick : wait || config.tick));
+      if ((await Promise.all(ticks)).some(Boolean)) await drawn();
       if (!(await idle(deadline))) break;
     }
   };
