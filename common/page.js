@@ -567,12 +567,13 @@
   };
   const type = (el, text) => {
     if (!holdsText(el)) throw "text can only be typed into a box";
-    const fitting = check(el, text), letter = [...text].at(-1);
+    const fitting = check(el, text), letter = [...text].at(-1) ?? "Backspace";
     el.focus({preventScroll: true});
     if (el.isContentEditable && !gui.playing) return {keys: byKeys(el)};
-    const keyCode = /[a-z0-9 ]/i.test(letter) ? letter.toUpperCase().charCodeAt(0) : 0;
-    const key = (name) => letter === undefined || hasForm(el) || el.dispatchEvent(new KeyboardEvent(name, {
-      key: letter, keyCode, charCode: name === "keypress" ? letter.codePointAt() : 0, bubbles: true, cancelable: true, composed: true}));
+    const keyCode = letter === "Backspace" ? 8 : /[a-z0-9 ]/i.test(letter) ? letter.toUpperCase().charCodeAt() : 0;
+    const key = (name) => hasForm(el) || name === "keypress" && !text || el.dispatchEvent(new KeyboardEvent(name, {
+      key: letter, keyCode, charCode: name === "keypress" ? letter.codePointAt() : 0, bubbles: true, cancelable: true,
+      composed: true}));
     if (!(key("keydown") && key("keypress")) && !gui.embedded) return {keys: byKeys(el)};
     if (el.isContentEditable) el.textContent = text;
     else {  // past the setter that a framework puts on the element itself

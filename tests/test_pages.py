@@ -363,6 +363,7 @@ async def test_keys_are_heard(session, show, monkeypatch, real):
       <input aria-label=keys onkeydown="if (event.key.length === 1 && !event.ctrlKey) { event.preventDefault();
       this.value += event.key.toUpperCase() }">""")
     assert (await do(session, "filter", "Type", "ban")).title == "for ban"
+    assert (await do(session, "filter", "Type", "")).title == "for"
     assert '= "ABC"' in render(await do(session, "keys", "Type", "abc"))
 
 
