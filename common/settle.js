@@ -7,6 +7,7 @@
     parsed: document.readyState !== "loading",  // and not again false when a script calls document.write()
     slow: false,  // it was not complete when the wait for it was over
     leaving: [],  // URLs of the navigations that will end this document
+    requests: 0,  // how many there were
     pending: new Set(),  // requests, and timers of the real clock
     tried: new Set(),  // URLs of all navigations that this document began, also of those that led nowhere
     refused: "",  // what was not allowed to happen
@@ -94,6 +95,7 @@
   const track = (promise) => {
     const token = {};
     gui.pending.add(token);
+    gui.requests++;
     const done = () => later(() => gui.pending.delete(token));  // after the page's own handlers
     promise.then(done, done);
     return promise;
@@ -213,7 +215,7 @@
     if (!meta || !(wait <= config.tick)) return false;
     readAt ??= realNow();
     const [, url = location.href] = meta.content.match(/url\s*=\s*["']?([^"']*)/i) || [];
-    return realNow() < readAt + wait + 1000 && !gui.tried.has(URL.parse(url, document.baseURI)?.href);
+    return realNow() < readAt + wait + 5000 && !gui.tried.has(URL.parse(url, document.baseURI)?.href);
   };
   // DOMContentLoaded is not heard where scripts are off, as in a sandboxed frame.
   const isParsed = ({__gui: g, document: {readyState}}) => g.parsed ||= readyState !== "loading";
@@ -239,11 +241,13 @@
     if (!gui.scripts) return;  // nothing could be waited for here: the driver does
     const deadline = realNow() + config.settle;
     await idle(deadline);
+    const requests = () => frames().reduce((sum, w) => sum + w.__gui.requests, 0);
     for (let round = 0; round < 5; round++) {  // what a timer starts may set another timer
+      const before = requests();
       await drawn();
       const ticks = frames().map((w) => w.__gui.tick(round ? config.tick : wait || config.tick));
       if ((await Promise.all(ticks)).some(Boolean)) await drawn();
-      if (!(await idle(deadline))) break;
+      if (!(await idle(deadline)) && (config.embedded || requests() === before)) break;  // some end between two frames
     }
   };
 
