@@ -30,6 +30,7 @@ ACTIONS = {
     "Type": (True, True),  # replaces what the box holds
     "Search": (True, True),  # Type, then Enter
     "Select Dropdown Option": (True, True),
+    "Upload File": (True, True),  # of the files that the task comes with, by its name
     "Press": (False, True),  # a key or a combination: Enter, Escape, Control+a
     "Scroll Up": (False, False),
     "Scroll Down": (False, False),
@@ -39,7 +40,7 @@ ACTIONS = {
     "Goto": (False, True),
     "Go Back": (False, False),
     "Go Forward": (False, False),
-    "Wait": (False, False),
+    "Wait": (False, False),  # the argument, if any, is how many seconds
     "Exit": (False, True),
 }
 # The same as a prompt tells an agent: calls as `parse` takes them.
@@ -50,6 +51,7 @@ do(action="Drag", argument="8", element="3"): drag 3 onto 8
 do(action="Type", argument="some text", element="3"): write into the box, in place of what it holds
 do(action="Search", argument="some text", element="3"): the same, then press Enter
 do(action="Select Dropdown Option", argument="its text", element="3")
+do(action="Upload File", argument="photo.png", element="3"): one of the task's files, where a file is asked for
 do(action="Press", argument="Control+a"): a key, or several at once; do(action="Press Enter")
 do(action="Scroll Down"), do(action="Scroll Up")
 do(action="New Tab"): an empty one, or at an address with argument="http://..."
@@ -57,7 +59,7 @@ do(action="Switch Tab", argument="2"): to the second tab
 do(action="Close Tab")
 do(action="Goto", argument="http://..."): to an address, in this tab
 go_backward(), go_forward(): to the page before, and back again
-do(action="Wait"): let the page finish loading
+do(action="Wait"): let the page finish loading; do(action="Wait", argument="5"): for 5 seconds
 exit(message="the answer"): the task is done; N/A if it cannot be done, done if nothing was asked"""
 # What takes points of the viewport as its argument in an element's stead, for what is none, such as a place on a
 # canvas: "120,80". A drag goes from one to the next: "10,20,120,80". The released grammar has elements only. An agent

@@ -14,7 +14,8 @@ or its server did not answer within `timeout` seconds, the connection was refuse
 context is then thrown away; the next reset() starts afresh, and Chromium with it where it is gone.
 
 Dialogs are answered at once, as by a user who wants what he clicked: alert, confirm and beforeunload are accepted, a
-prompt gets its default text. New tabs are followed. Downloads are refused. The agent cannot leave the task's sites.
+prompt gets its default text. New tabs are followed. Downloads are refused, uploads are of the task's own files. The
+agent cannot leave the task's sites.
 """
 
 import asyncio
@@ -36,6 +37,10 @@ from common.actions import CLICKS, Action
 from common.errors import EnvFault, EnvHang, UsageError
 
 VIEWPORT = 1280, 720  # width, height
+WAIT = 1.0  # seconds of a Wait that says no number, on the real clock; TICK on the virtual one
+MOST_WAIT = 60.0  # seconds
+KEYED = 100  # characters of a line that are typed one by one; of a longer one the last, after all others at once
+MOST_KEYED = 2000  # the same where a box takes nothing but keys: two milliseconds for each
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
 DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
@@ -93,11 +98,11 @@ class Observation:
 class Browser:
     """One Chromium process, shared by all sessions; restarted by the first reset() that finds it gone."""
 
-    def __init__(self, headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced):
-        self.headed, self.real_input, self.timeout = headed, real_input, timeout
+    def __init__(self, headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced, embedded):
+        self.headed, self.real_input, self.timeout, self.embedded = headed, real_input, timeout, embedded
         self.viewport = {"width": viewport[0], "height": viewport[1]}
         self.screenshots, self.virtual_clock, self.paced = screenshots or headed, virtual_clock, paced
-        config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout}
+        config = {"virtualClock": virtual_clock, "tick": TICK, "settle": 500 * timeout, "embedded": embedded}
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
         self.script += f"\n({script})();" if script else ""
         self._lock = asyncio.Lock()
@@ -114,13 +119,14 @@ class Browser:
         script: str = "",
         viewport: tuple[int, int] = VIEWPORT,
         paced: bool = False,
+        embedded: bool = False,
     ) -> "Browser":
         """Start Chromium; raises UsageError if there is none or it does not start.
 
         real_input: trusted mouse and keyboard events instead of events made in the page. Scrolling and the choice of an
             option are made in the page all the same: a wheel scrolls smoothly, a native list is no part of the page.
-        virtual_clock: the page's time moves with actions alone, so the same actions give the same page and nothing
-            waits for a timer. Turn it off for sites that need the true date or load themselves with timers.
+        virtual_clock: the page's time moves with actions alone, so nothing waits for a timer. It begins at the true
+            date and goes on from one document to the next. Turn it off for sites that load themselves with timers.
         timeout: seconds after which a page that does not answer is an EnvHang. Half of it is what requests of a page's
             scripts and its images are waited for at most, once: then the page is shown as it is.
         screenshots: whether they can be taken; a step is cheaper without.
@@ -128,8 +134,12 @@ class Browser:
         viewport: width and height of what is seen of a page, in CSS pixels.
         paced: draw at most 60 frames a second on the virtual clock, too. A picture is there up to a sixtieth of a
             second later, and costs less CPU time: for many sessions at once on a machine that is busy.
+        embedded: the pages are our own and need no frames: none is drawn unless screenshots or true input are wanted,
+            none is waited for, and on the virtual clock every document begins at the same moment of 2025, so that the
+            same actions give the same page. Other sites get two frames after an action: feeds that grow, pictures that
+            load when they come into view, ends of transitions depend on them.
         """
-        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced)
+        browser = cls(headed, real_input, virtual_clock, timeout, screenshots, script, viewport, paced, embedded)
         await browser.connect()
         return browser
 
@@ -151,7 +161,7 @@ class Browser:
 
     async def _launch(self):
         programs = PROGRAMS[1:] if self.headed else PROGRAMS
-        flags = FLAGS + [BLIND] * (not self.screenshots and not self.real_input)
+        flags = FLAGS + [BLIND] * (self.embedded and not self.screenshots and not self.real_input)
         flags += UNPACED * (self.virtual_clock and not self.paced)
         path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, programs)), None)
         self._playwright = await async_playwright().start()
@@ -191,8 +201,13 @@ class Session:
         self._tab = None  # the focused page
         self._ours = False  # the tab that comes next is not the agent's
         self._came = self._known = 0  # tabs that ever came, and how many of them an observation has accounted for
+        self._due = 0  # tabs that Chromium has announced and that have not come yet
+        self._moving: set[tuple] = set()  # (page, frame's id) of navigations under way
         self._changed = asyncio.Condition()  # a tab came or went
+        self.uploads: Path | None = None  # the folder of the task's files
+        self._told: dict = {}  # page -> the number of the script that tells its documents which sites are allowed
         self._origins: set[str] = set()  # where this episode has been
+        self._begins = False  # what lies before this page is the last episode's
         self._pointed = False  # the mouse is somewhere on the page
         self._dialogs: list[str] = []
         self._notice = ""  # what went wrong outside the page: told with the next observation
@@ -211,6 +226,7 @@ class Session:
         actions: Sequence[Action] = (),
         stay: bool = False,
         refuses: Callable[[str], bool] | None = None,
+        uploads: str | Path | None = None,
     ) -> Observation:
         """Begin an episode at `url`.
 
@@ -224,8 +240,12 @@ class Session:
         start: what the environment's script (Browser.start) is told to begin the episode with.
         actions: with `start`, what to do at once, without a round trip for each: only what `in_page` allows.
         stay: with `start`, load nothing where a kept page is at `url` already.
+        uploads: a folder, whose files the agent may upload by their names. No other file ever is.
         """
         self.sites = tuple(sites or [_origin(url)])
+        self.uploads = None if uploads is None else Path(uploads)
+        if self.uploads is not None and not self.uploads.is_dir():
+            raise UsageError(f"uploads: {uploads} is no folder")
         if refuses != self.refuses:  # a context asks the one that it was made with
             await self.close()
             self.refuses = refuses
@@ -247,7 +267,8 @@ class Session:
 
     async def act(self, action: Action) -> Observation:
         """Do an action; the page after it, with `error` if it was refused."""
-        return await self._bounded(self._act(action))
+        seconds = _seconds(action.argument) if action.name == "Wait" else None
+        return await self._bounded(self._act(action), self.browser.timeout + (seconds or 0))
 
     async def observe(self) -> Observation:
         return await self._bounded(self._look())
@@ -272,7 +293,8 @@ class Session:
     async def close(self) -> None:
         """Throw the context away. reset() makes a new one."""
         context, self._context = self._context, None
-        self._tabs, self._cdp, self._tab = [], {}, None
+        self._tabs, self._cdp, self._tab, self._due, self._told = [], {}, None, 0, {}
+        self._moving.clear()
         with contextlib.suppress(PlaywrightError, TimeoutError):
             if context is not None:
                 await asyncio.wait_for(context.close(), 10)
@@ -329,8 +351,12 @@ class Session:
         if kept:
             observation = await self._finish(await self._evaluate("visit", url=url))
         else:
+            if not self.browser.embedded:
+                await self._tell_sites(self._tab, self._cdp[self._tab])
             await self._goto(url)
+            self._begins = True
             observation = await self._look()
+            self._begins = False
         await self._send("Page.resetNavigationHistory")
         return observation
 
@@ -364,6 +390,9 @@ class Session:
     async def _act(self, action) -> Observation:
         name, element, argument = action.name, action.element, action.argument
         page, error = self._focused(), ""
+        if self._came > self._known:  # a tab that nobody has seen: the action is for the page that was observed
+            self._known = self._came
+            await page.bring_to_front()
         if name == "Exit":
             pass
         elif name == "New Tab":
@@ -391,30 +420,91 @@ class Session:
             error = f"there is no page to go {'forward' if step > 0 else 'back'} to"
         elif name == "Press":
             error = await self._press(element, argument)
+        elif name == "Wait":
+            return await self._wait(argument)
+        elif name == "Upload File":
+            return await self._upload(element, argument)
         elif name in ("Hover", "Drag") or (self.browser.real_input and name in (*CLICKS, "Type", "Search")):
             found = await self._evaluate("locate", name=name, element=element, argument=argument)
             error = found.get("error", "")
+            if found.get("inPage"):
+                return await self._finish(await self._evaluate("act", name=name, element=element, argument=argument))
             if not error:
-                await self._point(name, [(point["x"], point["y"]) for point in found["points"]], argument)
+                await self._point(name, [(point["x"], point["y"]) for point in found["points"]])
+                if "keys" in found:
+                    return await self._type(name, argument, found["keys"]["single"])
         else:
-            return await self._finish(await self._evaluate("act", name=name, element=element, argument=argument))
+            reply = await self._evaluate("act", name=name, element=element, argument=argument)
+            if "keys" in reply:
+                return await self._type(name, argument, reply["keys"]["single"])
+            return await self._finish(reply)
         return await self._look(error)
 
-    async def _point(self, name, points, text):
-        """The trusted events of Hover, Drag, Click, Right Click, Type and Search, at points of the viewport."""
-        mouse, keyboard = self._tab.mouse, self._tab.keyboard
+    async def _wait(self, argument) -> Observation:
+        seconds = _seconds(argument)
+        if argument and seconds is None:
+            return await self._look(f"Wait takes a number of seconds, at most {MOST_WAIT:g}, not {argument[:40]!r}")
+        if self.browser.virtual_clock:
+            return await self._finish(await self._evaluate("act", name="Wait", element=None, argument=argument))
+        await asyncio.sleep(WAIT if seconds is None else seconds)
+        return await self._look()
+
+    async def _upload(self, element, argument) -> Observation:
+        """Give the page one of the task's files, or several, with commas between them."""
+        if self.uploads is None:
+            return await self._look("this task comes with no files to upload")
+        known = sorted(path.name for path in self.uploads.iterdir() if path.is_file() and not path.is_symlink())
+        names = [argument] if argument in known else [name.strip() for name in argument.split(",")]
+        missing = [name for name in names if name not in known]
+        if missing:
+            return await self._look(f"the task has no file {missing[0][:80]!r}, but {', '.join(known) or 'none'}")
+        reply = await self._evaluate("act", name="Upload File", element=element, argument=argument)
+        asks = reply.get("asks")
+        if reply["error"] or not asks or (len(names) > 1 and not asks["multiple"]):
+            why = "one file is asked for, not several" if asks else "no file is asked for there"
+            return await self._finish(reply | {"error": reply["error"] or why, "asks": None})
+        box = await self._send("Runtime.evaluate", expression="__gui.fileBox")
+        files = [str((self.uploads / name).resolve()) for name in names]
+        await self._send("DOM.setFileInputFiles", files=files, objectId=box["result"]["objectId"])
+        return await self._look()
+
+    async def _type(self, name, text, single) -> Observation:
+        """Fill what has the focus by true keys, then press Enter for a Search; an error where it does not take them.
+        `single`: it has one line, so that a line's end in the text is none there."""
+        await self._press_keys(text, single, KEYED)
+        reply = await self._evaluate("typed", text=text)
+        if reply["error"] and KEYED < len(text) <= MOST_KEYED:  # it may hear nothing but keys
+            await self._press_keys(text, single, MOST_KEYED)
+            reply = await self._evaluate("typed", text=text)
+        if name == "Search" and not reply["error"]:
+            await self._tab.keyboard.press("Enter")
+            return await self._look()
+        return await self._finish(reply)
+
+    async def _press_keys(self, text, single, most):
+        """Put the text in the place of what is there. A line of more than `most` characters comes at once, but the last
+        of them."""
+        keyboard = self._tab.keyboard
+        await keyboard.press("Control+a")
+        await keyboard.press("Delete")
+        lines = re.split(r"\r\n|[\r\n]", text)
+        for number, line in enumerate(["".join(lines)] if single else lines):
+            if number:
+                await keyboard.press("Shift+Enter")  # Enter alone would send a message, or end a paragraph
+            at_once = len(line) - 1 if len(line) > most else line.rfind("\t") + 1  # the Tab key leaves the box
+            if at_once:
+                await keyboard.insert_text(line[:at_once])
+            await keyboard.type(line[at_once:])
+
+    async def _point(self, name, points):
+        """The trusted events of Hover, Drag and all clicks, at points of the viewport; typing begins with a click."""
+        mouse = self._tab.mouse
         self._pointed = True
         if name in ("Hover", "Drag"):  # in both modes: only a real mouse makes :hover true, or marks text
             await self._move(*points[0])
             return await self._drag(points) if name == "Drag" else None
         button, times = "right" if name == "Right Click" else "left", 2 if name == "Double Click" else 1
         await mouse.click(*points[0], button=button, click_count=times)
-        if name in ("Type", "Search"):
-            await keyboard.press("Control+a")
-            await keyboard.press("Delete")
-            await keyboard.type(text)
-        if name == "Search":
-            await keyboard.press("Enter")
 
     async def _move(self, x, y, button="none"):
         """Move the mouse, with this button held."""
@@ -438,10 +528,9 @@ class Session:
 
     async def _press(self, element, key) -> str:
         """Press a key or combination; trusted in both modes, because only true keys move the focus or submit a form."""
-        if element is not None:
-            error = (await self._evaluate("act", name="Focus", element=element, argument=None))["error"]
-            if error:
-                return error
+        error = (await self._evaluate("aim", element=element)).get("error", "")
+        if error:
+            return error
         parts = [KEYS.get(part.strip().lower(), part.strip()) if part else "" for part in key.split("+")]
         try:
             await self._tab.keyboard.press("+".join(parts))
@@ -489,7 +578,7 @@ class Session:
         """Open a tab and focus it."""
         page = await self._context.new_page()
         await self._until(lambda: page in self._cdp)
-        self._known = self._came
+        self._known, self._tab = self._came, page
 
     async def _close_tab(self, page):
         await page.close()
@@ -504,15 +593,46 @@ class Session:
         page.on("download", self._on_lost)
         page.on("requestfailed", self._on_lost)
         with contextlib.suppress(PlaywrightError):  # it may be closed again by now
-            self._cdp[page] = await page.context.new_cdp_session(page)
+            cdp = await page.context.new_cdp_session(page)
+            if not self.browser.embedded:
+                await self._listen(page, cdp)
+            self._cdp[page] = cdp
             self._tabs.append(page)
-            self._tab = page
-        self._came += 1
+        self._came, self._due = self._came + 1, max(self._due - 1, 0)
+        async with self._changed:
+            self._changed.notify_all()
+
+    async def _listen(self, page, cdp):
+        """Hear of tabs that open and of navigations. That costs some CPU time with every document, and our own pages
+        say themselves what they open."""
+        cdp.on("Page.windowOpen", self._on_window)
+        cdp.on("Page.frameRequestedNavigation", lambda event: self._moving.add((page, event["frameId"])))
+        cdp.on("Page.frameStartedLoading", lambda event: self._moving.add((page, event["frameId"])))
+        cdp.on("Page.frameStoppedLoading", lambda event: self._on_stop(page, event["frameId"]))
+        await cdp.send("Page.enable")
+        await self._tell_sites(page, cdp)
+
+    async def _tell_sites(self, page, cdp):
+        """A document of the tab knows from its beginning where it may lead: some lead elsewhere at once."""
+        scripts = "ScriptToEvaluateOnNewDocument"
+        if page in self._told:
+            await cdp.send(f"Page.remove{scripts}", {"identifier": self._told[page]})
+        answer = await cdp.send(f"Page.add{scripts}", {"source": f"__gui.sites = {json.dumps(self.sites)}"})
+        self._told[page] = answer["identifier"]
+
+    def _on_window(self, event):
+        """A tab is about to open. The page's reply to an action that opens one comes later than this."""
+        self._due += 1
+
+    async def _on_stop(self, page, frame):
+        self._moving.discard((page, frame))
         async with self._changed:
             self._changed.notify_all()
 
     async def _on_close(self, page):
         self._cdp.pop(page, None)
+        self._told.pop(page, None)
+        self._moving = {(mover, frame) for mover, frame in self._moving if mover is not page}
         if page in self._tabs:
             self._tabs.remove(page)
         if self._tab is page:
@@ -580,10 +700,25 @@ class Session:
 
     async def _finish(self, reply) -> Observation:
         """page.js's reply as an Observation, once new tabs have come and forbidden pages are left."""
-        if reply["opened"]:
+        page = self._focused()
+        if reply["still"] and any(mover is page for mover, _ in self._moving):  # it could not wait for itself
+            stopped = self._until(lambda: not any(mover is page for mover, _ in self._moving))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(stopped, self.browser.timeout / 2)
+            self._moving.clear()
+            return await self._look(reply["error"])
+        own = self.browser.embedded and reply["named"] == "_blank"
+        if self._due or own:
+            here = (lambda: self._came > self._known) if own else (lambda: not self._due)
             with contextlib.suppress(TimeoutError):  # none comes if the page's own code prevented it
-                await asyncio.wait_for(self._until(lambda: self._came > self._known), self.browser.timeout / 2)
-            self._known = self._came
+                await asyncio.wait_for(self._until(here), self.browser.timeout / 2)
+            self._due = 0
+        elif reply["named"] and (tab := await self._tab_named(reply["named"])):
+            self._tab = tab
+            await tab.bring_to_front()
+            return await self._look(reply["error"])
+        if self._came > self._known:
+            self._known, self._tab = self._came, self._tabs[-1]
             return await self._look(reply["error"])
         url, broken = reply["url"], self._broken
         self._broken = ""
@@ -598,15 +733,23 @@ class Session:
         self._origins.add(_origin(url))
         if not self._allowed(url):
             return await self._back_off(f"blocked: {url} is outside the task's sites")
-        error, self._notice = reply["error"] or self._notice, ""
+        asks = "a file is asked for: the action Upload File gives one" if reply.get("asks") else ""
+        error, self._notice = reply["error"] or self._notice or asks, ""
         dialog, self._dialogs = " ".join(self._dialogs), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
         seen = reply["nodes"], reply["above"], reply["below"]
         return Observation(url, reply["title"], *seen, tabs, error, dialog, reply.get("report"))
 
+    async def _tab_named(self, name):
+        """Another tab that a page has given this name; None if there is none."""
+        for page in self._tabs:
+            if page is not self._tab and await page.evaluate("window.name") == name:
+                return page
+        return None
+
     async def _back_off(self, error) -> Observation:
         """Leave a page outside the task's sites: back to where the tab came from, or close the tab."""
-        if await self._neighbour(-1):
+        if not self._begins and await self._neighbour(-1):
             return await self._finish(await self._evaluate("traverse", step=-1, error=error))
         page = self._tab
         if len(self._tabs) == 1:
@@ -626,6 +769,15 @@ def _is_on(url: str, site: str) -> bool:
         host = re.match(r"https?://([\w.:-]+)(?![^/?#])", url)
         return host is not None and f".{host[1]}".lower().endswith(site[1:])
     return url.startswith(site) and (site.endswith("/") or url[len(site) : len(site) + 1] in ("", "/", "?", "#"))
+
+
+def _seconds(text: str | None) -> float | None:
+    """The number of seconds in a Wait's argument; None where that is none, or too many."""
+    try:
+        seconds = float(text or "")
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= MOST_WAIT else None
 
 
 def _origin(url: str) -> str:

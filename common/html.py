@@ -77,14 +77,28 @@ def _fewest(most: int, enough: Callable[[int], bool]) -> int:
 
 
 def _shorten(nodes: list[dict], limit: int | None) -> list[dict]:
-    """The nodes with texts, labels and values of at most `limit` characters; new nodes where one changes."""
+    """The nodes with texts, labels and values of at most `limit` characters, and so many options; new nodes where one
+    changes."""
     if limit is None:
         return nodes
 
     def cut(text):
         return text[: limit - 3].rstrip() + "..." if isinstance(text, str) and len(text) > limit else text
 
-    return [node | {key: cut(node[key]) for key in ("text", "label", "value") if key in node} for node in nodes]
+    def shorter(node):
+        short = node | {key: cut(node[key]) for key in ("text", "label", "value") if key in node}
+        if len(node.get("options", ())) > limit:
+            short["options"] = [*node["options"][:limit], "..."]
+        return short
+
+    return [shorter(node) for node in nodes]
+
+
+def length(observation: Observation) -> int:
+    """About how many characters `render` has to write, and to count the tokens of more than once."""
+    keys = ("text", "label", "value")
+    texts = sum(len(node[key]) for node in observation.nodes for key in keys if isinstance(node.get(key), str))
+    return texts + sum(map(len, (option for node in observation.nodes for option in node.get("options", ()))))
 
 
 def _quote(text: str) -> str:
@@ -106,7 +120,7 @@ def _compact(observation: Observation, nodes: list[dict], cut: int) -> str:
 
 
 def compact_line(node: dict) -> str:
-    """One node as a line of the compact format: `"label" kind [id] = "value" state`."""
+    """One node as a line of the compact format: `"label" kind [id] = "value" (form) state`."""
     if "text" in node:
         return f"text {_quote(node['text'])}"
     line = f"{_quote(node['label'])} {node['kind']} [{node['id']}]"
@@ -114,6 +128,8 @@ def compact_line(node: dict) -> str:
         line += f" = {_quote(node['value'])} of " + " ".join(map(_quote, node["options"]))
     elif node.get("value"):
         line += f" = {_quote(node['value'])}"
+    if "form" in node:
+        line += f" ({node['form']})"
     states = ("on", "selected", "disabled")
     line += "".join(f" {state}" for state in states if node.get(state))
     if "expanded" in node:

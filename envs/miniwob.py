@@ -111,7 +111,7 @@ class _Shared(Shared):
     """What the slots have in common: the browser, the pages, their instructions."""
 
     def __init__(self, names, pages_dir, cache_dir, browser_options):
-        super().__init__(browser_options | {"script": SCRIPT})
+        super().__init__(browser_options | {"script": SCRIPT, "embedded": True})
         self.names, self.folder, self.splits, self.said = names, pages_folder(pages_dir), {}, None
         scripts = sorted(self.folder.parent.glob("co*/**/*.js"))  # core and common
         self.made_from = _digest(SCRIPT, str(SEEDS), str(VARIED), *(path.read_text() for path in scripts))

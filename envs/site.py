@@ -34,6 +34,7 @@ from envs import Info, Obs, Prefix, Task, observation_hash, replay, webarena
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
 WEB_ERRORS = (OSError, ValueError, http.client.HTTPException)  # URLError, HTTPError and TimeoutError are OSErrors
+LONG = 50_000  # characters of a page, which take a tokenizer some tenths of a second
 SPLITS = ("train", "eval", "test")
 
 
@@ -137,9 +138,12 @@ class PageEnv:
 
     async def _observe(self, page, error=""):
         """The observation of a browser page, (obs, info); notes its hash."""
+        options = page, self.format, self.page_tokens, self.count_tokens
+        # other episodes go on meanwhile
+        text = await asyncio.to_thread(html.render, *options) if html.length(page) > LONG else html.render(*options)
         self._obs = {
             "goal": self._task.instruction,
-            "text": html.render(page, self.format, self.page_tokens, self.count_tokens),
+            "text": text,
             "url": page.url,
             "title": page.title,
             "error": error or page.error,
@@ -223,10 +227,11 @@ class Site(PageEnv):
     tabs), `eval`, with addresses in full; besides, as you like, `split` ("train", "eval" or "test"; without it three in
     five are for training, one is for eval and one for test, by a hash of the instruction), `max_steps` (30), `sites`
     (addresses or hosts that the agent may visit; default: where it starts, as also where only names stand there, as in
-    WebArena's files), `storage_state` (a file with a log-in's cookies, as Playwright writes it), `geolocation`, and
-    `reset_url`, which is asked for before every episode, so that your site can put back what episodes change. Every
-    episode has a cookie of its own, `cleangui-episode`, for the first start page's host and on that request, too: a
-    site that keeps its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
+    WebArena's files), `storage_state` (a file with a log-in's cookies, as Playwright writes it), `geolocation`,
+    `uploads` (a folder, seen from the file's, whose files the agent may upload by their names), and `reset_url`, which
+    is asked for before every episode, so that your site can put back what episodes change. Every episode has a cookie
+    of its own, `cleangui-episode`, for the first start page's host and on that request, too: a site that keeps its
+    state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
 
     An entry without `eval` has no true verdict: a judge says what succeeded. `start_url` and `hosts` (joined by commas)
     hold for entries that have none of their own. Between two actions, of all slots together, there are at least
@@ -284,7 +289,9 @@ class Site(PageEnv):
             if refuses is not None and refuses(url):
                 raise UsageError(f"{url}: its robots.txt forbids it (--no-obey-robots, if you may)")
         await self._shared.turn()
+        uploads = Path(self.path).parent / config["uploads"] if config.get("uploads") else None
         options = {"sites": sites, "cookies": {COOKIE: episode}, "refuses": refuses, "context": _context(config)}
+        options["uploads"] = uploads
         page = self._began(await self._session.reset(first, **options))
         for url in others:
             await self._shared.turn()
@@ -360,6 +367,8 @@ def _with_defaults(config, start_url, hosts):
         config["reset_url"] = web_address("reset_url", config["reset_url"])
     elif config.get("require_reset"):
         raise ValueError("it requires a reset, and has no reset_url")
+    if not isinstance(config.get("uploads", ""), str):
+        raise ValueError(f"uploads is {config['uploads']!r}, not a folder")
     return config
 
 

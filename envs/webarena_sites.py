@@ -302,7 +302,8 @@ class WebArena(PageEnv):
 
     def _is_cut_off(self):
         last = self._actions[-STUCK:]
-        stuck = len(last) == STUCK and (len(set(last)) == 1 or not any(map(_is_action, last)))
+        same = len(set(last)) == 1 and not _waits(last[0])
+        stuck = len(last) == STUCK and (same or not any(map(_is_action, last)))
         return stuck or super()._is_cut_off()
 
     async def verdict(self, answer):
@@ -334,6 +335,11 @@ class WebArena(PageEnv):
             api=api,
             rules=self.rules,
         )
+
+
+def _waits(text):
+    """Whether the answer waits, which may be needed several times."""
+    return _is_action(text) and parse(text).name == "Wait"
 
 
 def _is_action(text):

@@ -133,6 +133,14 @@ def test_a_budget_is_kept_and_elements_last_longest(page, budget, format):
         assert balanced(full) and balanced(cut)
 
 
+def test_a_long_list_of_options_is_shortened():
+    names = [f"country {number}" for number in range(300)]
+    page = Observation("", "form", [element(1, "select", "country", "select", value="country 7", options=names)])
+    assert '"country 299"' in render(page)
+    short = render(page, max_tokens=1000)
+    assert short.endswith('"country 39" "..."') and '= "country 7"' in short
+
+
 def test_a_long_text_is_shortened_before_anything_is_dropped():
     page = Observation("u", "t", [text("word " * 100), element(1, "link", "home"), text("price 24")])
     cut = render(page, max_tokens=60, count_tokens=words)

@@ -177,6 +177,7 @@ SAME = {"task_id": 1, "intent": "a", "start_url": "http://x", "split": "eval"}
                 ({"max_steps": 0}, "max_steps is 0"),
                 ({"max_steps": "many"}, "many"),
                 ({"require_reset": True}, "it requires a reset, and has no reset_url"),
+                ({"uploads": 3}, "uploads is 3, not a folder"),
                 ({"reset_url": "reset.sh"}, "reset_url 'reset.sh' is no address"),
                 ({"storage_state": "nowhere.json"}, "No such file"),
                 ({"geolocation": {"latitude": 1}}, "'longitude' is missing"),

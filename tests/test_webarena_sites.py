@@ -312,15 +312,16 @@ async def test_the_page_knows_where_it_is_and_what_time_it_is(make):
 
 async def test_an_episode_is_cut_off_as_in_the_original_runs(make):
     env = make(entry("price"))
-    wait, answers = 'do(action="Wait")', [f"what {i}?" for i in range(9)]
+    look, answers = 'do(action="Scroll Down")', [f"what {i}?" for i in range(9)]
     for actions, steps in (
-        ([wait] * 9, 5),
+        ([look] * 9, 5),
         (["what?"] * 9, 5),
         (answers, 5),
-        ([wait, *answers], 6),
-        ([*answers[:4], wait, *answers], 10),
-        ([wait] * 4 + ["go_forward()"] + [wait] * 9, 10),
-        ([wait, "go_forward()"] * 20, 30),
+        ([look, *answers], 6),
+        ([*answers[:4], look, *answers], 10),
+        ([look] * 4 + ["go_forward()"] + [look] * 9, 10),
+        ([look, "go_forward()"] * 20, 30),
+        (['do(action="Wait", argument="0.1")'] * 6 + ["what?"] * 9, 11),  # who waits is not stuck
     ):
         await env.reset(env.tasks("test")[0])
         played, truncated = 0, False

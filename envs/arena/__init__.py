@@ -139,7 +139,8 @@ class Arena(PageEnv):
         if unknown := [name for name in self.only if name not in names and name not in LEVELS.values()]:
             known = ", ".join([*LEVELS.values(), *sorted(names)])
             raise UsageError(f"--env-id: {'+'.join(sites)} has no tasks named {', '.join(unknown)}; there are {known}")
-        shared = _Shared([site for site, _ in chosen], port, browser_options | {"screenshots": screenshots})
+        options = browser_options | {"screenshots": screenshots, "embedded": True}
+        shared = _Shared([site for site, _ in chosen], port, options)
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
 
     def _clear(self):

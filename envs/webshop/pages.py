@@ -162,7 +162,7 @@ class WebShopPages(PageEnv):
         **browser_options,
     ):
         self._site = _Site((data_folder(data_dir), "compact", human_goals))
-        shared = Served(Server([self._site], port), browser_options | {"screenshots": screenshots})
+        shared = Served(Server([self._site], port), browser_options | {"screenshots": screenshots, "embedded": True})
         super().__init__(shared, format, page_tokens, count_tokens, screenshots)
 
     def _clear(self):
