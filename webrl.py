@@ -45,6 +45,7 @@ from common.replay import prompt_lengths, read_demos, read_labelled, steps_of
 from envs.webarena import AND
 from tools import plot, view
 from variants.webrl import (
+    END,  # noqa: F401 (tools/eval.py)
     OTHER_PROMPTS,
     Variant,
     known_result,

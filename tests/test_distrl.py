@@ -536,9 +536,12 @@ class NoPhones:
 
 def test_filtered_bc_is_maximum_likelihood_on_successes_from_the_start_to_a_checkpoint(base, tmp_path, monkeypatch):
     args = parse_args(
-        Args, "--algorithm filtered-bc --sync --num-demos 0 --warmup-trajectories 4 --iterations 2".split()
+        Args,
+        "--algorithm filtered-bc --sync --num-demos 0 --warmup-trajectories 4 --iterations 2 --save-every 1".split(),
     )
-    args = replace(args, batch_trajectories=2, replay_ratio=0.5, runs_dir=str(tmp_path), learning_rate=1e-3)
+    args = replace(
+        args, batch_trajectories=2, replay_ratio=0.5, runs_dir=str(tmp_path), learning_rate=1e-3, save_every=1
+    )
     rng = random.Random(1)
     rounds = [[(trajectory(rng, reward=float(k % 2), version=version), {}) for k in range(4)] for version in (1, 2)]
     rounds[0][0][0].verdict = rounds[0][0][0].judged = None  # whom nobody evaluated

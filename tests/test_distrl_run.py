@@ -40,7 +40,7 @@ def whole(tmp_path_factory):
     process, said = Script(command(folder)), ""
     for line in process.lines():
         said += line
-        if line.startswith("iteration 1,"):  # an evaluation has begun
+        if line.startswith("iteration 1,") and "rollout reward" in line:  # an evaluation has begun
             (worker,) = workers_of(process.pid)
             worker.kill()
         if line.startswith("iteration 4,"):
@@ -121,7 +121,7 @@ def workers_of(pid):
         (["--total-trajectories", "-1"], "--total-trajectories must not be negative"),
         (["--phone-delay", "fast"], "phone_delay 'fast'"),
         (["--serials", "a"], "--serials names 1 phones"),
-        (["--buffer-steps", "4"], "--buffer-steps must hold at least --batch-trajectories"),
+        (["--buffer-steps", "3"], "--buffer-steps must hold at least --batch-trajectories"),
         (["--env-id", "mars"], "there is no such environment"),
         (["--env-id", "phone/mars"], "phone: groups: there are"),
         (["--demos", "none.jsonl"], "--demos none.jsonl: no such file"),

@@ -274,7 +274,8 @@ def test_bad_input_is_one_line(tmp_path):
 
 def test_tasks_that_nobody_checks_are_one_line(tmp_path):
     tasks = tmp_path / "tasks.jsonl"
-    tasks.write_text('{"intent": "find it", "start_url": "http://127.0.0.1:9/", "split": "train"}\n')
+    entry = '{"intent": "find it in %s", "start_url": "http://127.0.0.1:9/", "split": "%s"}\n'
+    tasks.write_text("".join(entry % (split, split) for split in ("train", "eval", "test")))
     flags = ["--env-id", f"site:{tasks}", "--runs-dir", str(tmp_path / "runs")]
     for script, way in (("grpo_async.py", "nothing else says what succeeded"), ("distrl.py", "--judge URL asks")):
         done = run_script([script, *flags], timeout=120)

@@ -423,7 +423,7 @@ def figures(groups: list[Group], x: str, metrics: tuple[str, ...] = ()):
         columns = min(4, len(labels), int(figure.get_figwidth() / 1.75))
         if name == "time":  # as wide as its labels are
             figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-        elif len(groups) > 1:
+        elif len(groups) > 1 and labels:
             figure.legend(handles, labels, loc="lower center", ncols=columns)
             place(figure, math.ceil(len(labels) / columns))
         else:
