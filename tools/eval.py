@@ -27,7 +27,7 @@ import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import learn, llm, origin, serve
-from common.lm.args import parse_args
+from common.lm.args import parse_args, values_of
 from common.lm.rollout import Player
 from common.lm.run import Run, run_main
 from common.lm.stats import MANY, by_check, evaluation_metrics, site_name, wilson
@@ -92,9 +92,9 @@ class Args:
     temperature: float = 0.0
     """sampling temperature; 0: greedy"""
     max_new_tokens: int = 0
-    """longest answer in tokens; 0: the run's own, or 2048"""
+    """longest answer in tokens; 0: the run's own, else that of the script's preset for the model's size, or 2048"""
     page_tokens: int = 0
-    """longest page in a prompt in tokens (for a server: of four characters); 0: the run's own, or 12000"""
+    """longest page in a prompt in tokens (for a server: of four characters); 0: as for the answer, or 12000"""
 
 
 # What an evaluation measures: with another value it is another one.
@@ -201,6 +201,8 @@ def make_policy(args):
     else:
         endpoint = None
         model_id, script, settings = find_policy(args.model_id, "--model-id", args.script, args.env_id)
+        preset = values_of(script.Args, llm.size_of(model_id))  # where no run says more
+        settings = {name: preset[name] for name in ("max_new_tokens", "page_tokens") if name in preset} | settings
         if llm.size_of(model_id) == "tiny":
             learn.use_threads(1)  # two inside an operation wait for each other: thirty times slower on a busy machine
         if llm.sees(model_id) and args.prompt_format != "webrl":
