@@ -1294,9 +1294,9 @@ def main(args):
         raise UsageError(
             f"--batch-trajectories {args.batch_trajectories} is no multiple of --group-size {args.group_size}"
         )
-    check_flags(args)
     if args.engine and args.num_servers > 1:
         raise UsageError("--engine is one server: --num-servers 1")
+    check_flags(args)
     if args.schedule and args.resume:
         raise UsageError("--schedule needs the weights of earlier versions, which no checkpoint has: begin it again")
     if parallel.sharded():

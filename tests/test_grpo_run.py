@@ -260,6 +260,7 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
 )
 def test_bad_input_is_refused_before_anything_begins(tmp_path, monkeypatch, flags, said):
     monkeypatch.setattr("common.lm.learn.use_threads", lambda count: None)  # of this process
+    monkeypatch.setattr("common.lm.serve.served_model", lambda url, flag: "base")  # who asks for one has one
     with pytest.raises(UsageError, match=re.escape(said)):
         grpo_async.main(parse_args(grpo_async.Args, ["--runs-dir", str(tmp_path), *SMALL, *flags]))
     assert not list(tmp_path.iterdir())
