@@ -42,7 +42,7 @@ class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=2)
     sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
-    micro_batch_tokens: int = preset(16384, tiny=1536, small=2048)
+    micro_batch_tokens: int = preset(16384, tiny=1536, small=1024)
     adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
 
     lockstep: bool = False

@@ -59,7 +59,7 @@ class Args(RunArgs):
     # of those that all scripts share (common/lm/args.py)
     cpu_threads: int = preset(0, tiny=1)
     sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
-    micro_batch_tokens: int = preset(16384, tiny=2048, small=2048)
+    micro_batch_tokens: int = preset(16384, tiny=2048, small=1024)
     adam_eps: float = preset(1e-8, tiny=1e-5, small=1e-8)
 
     # the environment

@@ -63,7 +63,7 @@ class Args(RunArgs):
     cpu_threads: int = preset(0, tiny=2)
     adam_eps: float = preset(1e-8, tiny=3e-5, small=1e-8)
     sft_learning_rate: float = preset(1e-5, tiny=1e-3, small=1.5e-4)
-    micro_batch_tokens: int = preset(16384, tiny=768, small=2048)
+    micro_batch_tokens: int = preset(16384, tiny=768, small=1024)
 
     lockstep: bool = False
     """let every batch of the policy wait for all episodes: the same seed gives the same metrics, bit for bit on a CPU,
