@@ -33,6 +33,7 @@ PAGE = 'page "red lamp"\n"home" link [1]\n"search" box [2] = "blue"\n"go" button
         ("TYPE 2 red  lamp", '# Element: "search" box [2]\ndo(action="Type", argument="red  lamp", element="2")'),
         ("type 2", '# Element: "search" box [2]\ndo(action="Type", argument="", element="2")'),
         ('search 2 a "b"', '# Element: "search" box [2]\ndo(action="Search", argument="a \\"b\\"", element="2")'),
+        ("upload 2 a b.png", '# Element: "search" box [2]\ndo(action="Upload File", argument="a b.png", element="2")'),
         ("scroll", 'do(action="Scroll Down")'),
         ("scroll up", 'do(action="Scroll Up")'),
         ("back", "go_backward()"),

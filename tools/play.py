@@ -52,6 +52,7 @@ SHORT = {
     "type": "Type",
     "search": "Search",
     "select": "Select Dropdown Option",
+    "upload": "Upload File",
     "press": "Press",
     "new": "New Tab",
     "tab": "Switch Tab",
