@@ -81,7 +81,7 @@ def has_check(env: Environment, task: Task) -> bool:
 
 # What scripts offer to any environment: text and phones have no pages, phones no port, text no pictures.
 PAGE_OPTIONS = "port", "page_tokens", "count_tokens", "real_input"
-SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "obey_robots"
+SITE_OPTIONS = "tasks", "start_url", "hosts", "action_interval", "real_clock", "obey_robots"
 PICTURE_OPTIONS = "screenshots", "viewport", "paced"
 
 
@@ -117,13 +117,14 @@ def _alfworld(env_id, part, path, options):
 def _site(env_id, part, path, options):
     from envs.site import Site
 
-    return Site(_file_of(env_id, path, options), **without(options, ("port", "tasks")))
+    clock = {"virtual_clock": not options.get("real_clock", False)}
+    return Site(_file_of(env_id, path, options), **without(options, ("port", "tasks", "real_clock")) | clock)
 
 
 def _webgym(env_id, part, path, options):
     from envs.webgym import WebGym
 
-    return WebGym(_file_of(env_id, path, options), **without(options, ("port", "tasks")))
+    return WebGym(_file_of(env_id, path, options), **without(options, ("port", "tasks", "real_clock")))  # it has one
 
 
 def _file_of(env_id, path, options):

@@ -139,6 +139,22 @@ async def test_the_reset_address_is_asked_with_the_episodes_cookie(tmp_path):
         await env.close()
 
 
+@pytest.mark.parametrize("real_clock", [False, True])
+async def test_pages_wait_in_true_time_where_they_are_told_to(tmp_path, monkeypatch, real_clock):
+    async def start(**options):
+        raise EnvFault(f"virtual clock: {options['virtual_clock']}")
+
+    task = {"intent": "wait", "start_url": "http://127.0.0.1:9/", "split": "train"}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    monkeypatch.setattr("common.browser.Browser.start", start)
+    env = envs.make(f"site:{tmp_path}/tasks.json", obey_robots=False, real_clock=real_clock)
+    with pytest.raises(EnvFault, match=f"virtual clock: {not real_clock}"):
+        await env.reset(env.tasks("train")[0])
+    await env.close()
+    with pytest.raises(UsageError, match="^--real-clock is for --env-id site and webgym, not arena$"):
+        envs.make("arena", real_clock=True)
+
+
 def test_tasks_have_their_splits(tmp_path):
     rules = {"eval_types": ["string_match"], "reference_answers": {"exact_match": "hi"}}
     tasks = [{"intent": f"task {i}", "start_url": "http://a.b/", "eval": rules} for i in range(500)]

@@ -68,6 +68,8 @@ class Args:
     """episodes played at once, each in a browser context of its own"""
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
+    real_clock: bool = False
+    """site:FILE: pages wait in true time, in the place of a clock that moves with actions alone"""
     serials: tuple[str, ...] = ()
     """your phones and emulators, for --env-id phone:FILE (docs/android.md)"""
     screenshots: bool = False
@@ -99,7 +101,7 @@ class Args:
 
 # What an evaluation measures: with another value it is another one.
 FIXED = """env_id split tasks seed model_id script policy policy_model prompt_format temperature max_new_tokens
-page_tokens max_steps viewport""".split()
+page_tokens max_steps viewport real_clock""".split()
 
 
 class Bytes:
@@ -182,6 +184,7 @@ def make_env(args, settings, format, count_tokens):
         page_tokens=args.page_tokens or settings.get("page_tokens", PAGE_TOKENS),
         count_tokens=count_tokens,
         real_input=args.real_input,
+        real_clock=args.real_clock,
         screenshots=args.screenshots,
         serials=args.serials,
     )
@@ -257,7 +260,11 @@ def make_seeing(args, model_id, script, settings):
     if args.prompt_format != "auto":
         settings = settings | {"prompt_format": args.prompt_format}
     on_phone = args.env_id.startswith("phone")
-    needs = dict(PHONE_EYES) if on_phone else eyes(settings) | {"real_input": args.real_input}
+    needs = (
+        dict(PHONE_EYES)
+        if on_phone
+        else eyes(settings) | {"real_input": args.real_input, "real_clock": args.real_clock}
+    )
     if any(args.viewport):
         needs["viewport"] = tuple(args.viewport)
     make_prompt = prompt_of(script, True)

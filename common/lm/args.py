@@ -54,7 +54,7 @@ RENAMED = {
     "buffer_size": "buffer_steps",  # where it counted trajectories
 }
 # What a run of before did, whose arguments have no such field yet.
-BEFORE = {"judge_states": False, "critic_max_grad_norm": 1.0, "eval_beside": False}
+BEFORE = {"eval_servers": 0, "judge_states": False, "critic_max_grad_norm": 1.0, "eval_beside": False}
 
 
 @dataclass
