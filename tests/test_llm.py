@@ -168,7 +168,7 @@ def test_the_tiny_tokenizer_gives_text_back(tiny):
 
 
 def test_a_missing_model_is_one_clear_line():
-    for name in ("no/such/folder/here", "./nothing", "gone"):
+    for name in ("no/such/folder/here", "./nothing", "gone", "models/gone"):
         with pytest.raises(UsageError, match="no model at"):
             llm.find_model(name)
     with pytest.raises(UsageError, match="needs a GPU"):

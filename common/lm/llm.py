@@ -256,7 +256,7 @@ def find_model(model_id: str) -> str:
     for path in (Path(model_id), ROOT / model_id):
         if (path / "config.json").is_file() or (path / "adapter_config.json").is_file():
             return str(path)
-    looks_local = model_id.startswith((".", "/", "~", "assets/", "runs/")) or model_id.count("/") != 1
+    looks_local = model_id.startswith((".", "/", "~", "assets/", "models/", "runs/")) or model_id.count("/") != 1
     if looks_local or os.path.isdir(model_id):
         raise UsageError(f"no model at {model_id!r}: give a folder with a config.json, or a hub id such as owner/name")
     return model_id
