@@ -34,7 +34,7 @@ import envs
 from common import orm
 from common.actions import CALLS
 from common.errors import JudgeFault, UsageError
-from common.lm import learn, llm, net, parallel, serve
+from common.lm import estimate, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
@@ -906,7 +906,7 @@ def main(args):
     def prompt(instruction, steps, obs):
         return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format)
 
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner), estimate.webrl) as player:
         train(args, env, player, learner)
 
 

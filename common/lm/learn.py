@@ -113,14 +113,23 @@ def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Se
     if parallel.sharded() and batches:  # every process must make as many passes: the last one's result counts once
         batches += [batches[-1]] * (-len(batches) % parallel.size())
     batches = parallel.share(batches)
-    run = map if _threads is None else _threads.map
     results = []
-    for batch, values in zip(batches, run(without_gradient, batches), strict=True):
+    for batch, values in zip(batches, mapper()(without_gradient, batches), strict=True):
         results += zip(batch, values, strict=True)
     return [value for _, value in sorted(dict(parallel.gather(results)).items())]
 
 
 _threads = None  # a ThreadPoolExecutor after use_threads
+
+
+def side_by_side() -> int:
+    """How many micro-batches are computed at a time."""
+    return 1 if _threads is None else _threads._max_workers
+
+
+def mapper() -> Callable:
+    """`map`, which computes so many at a time."""
+    return map if _threads is None else _threads.map
 
 
 def use_threads(count: int) -> None:
