@@ -30,6 +30,8 @@ from common.replay import Step, steps_of
 WEAK = 1 / 8  # of the steps that an episode has left where the oracle is done: an agent that fails goes on
 SURE = 0.9  # of what is free may be taken: what else runs needs some
 SHORT = 0.15  # seconds of a measurement at least: on a busy machine less says nothing
+BUSY = 1.5  # times as slow as alone: worth saying
+BESIDE = 0.7  # of a core's work is what a second thread adds
 DAY = 24 * 3600.0
 LIBRARIES = 600 << 20  # bytes of a process that plays beside the learner's, without its weights
 
@@ -41,7 +43,7 @@ class Work:
     rollouts, tested: episodes by the policy, of training and of evaluation; learned, scored: steps that go forward and
     backward through a network (each time, whatever network), and forward alone; nets, frozen: networks besides the
     actor that are trained, and that are not; slots: episodes at once; copies: of the policy in other processes;
-    beside: rollouts go on while the learner trains.
+    beside: rollouts go on while the learner trains; sampled: the share of a rollout's steps that the policy plays.
     """
 
     demos: int
@@ -54,6 +56,7 @@ class Work:
     frozen: int = 0
     copies: int = 0
     beside: bool = False
+    sampled: float = 1.0
 
 
 @dataclass
@@ -94,13 +97,14 @@ def crps(args, steps: float, tasks: tuple[int, int, int]) -> Work:
     iterations = args.iterations if args.algorithm != "sft" else 0
     if args.total_steps:
         iterations = min(iterations, math.ceil(args.total_steps / (batch * steps * (1 - restored))))
-    rollouts, tests = iterations * batch * (1 - restored), (1 + args.test_before) * min(args.test_tasks, tasks[2])
+    rollouts, tests = iterations * batch, (1 + args.test_before) * min(args.test_tasks, tasks[2])
     mixed = 1.0 if args.kl_coef else 0.6  # groups without a signal are not trained on
-    trained, critic = mixed * rollouts * steps * args.update_epochs, args.algorithm == "ppo"
+    trained, critic = mixed * rollouts * steps * args.update_epochs, args.algorithm == "ppo"  # prefixes, too
     learned = args.sft_epochs * demos * steps + trained + critic * rollouts * steps
     scored = rollouts * steps * (mixed * (args.recompute_logprobs + (args.kl_coef > 0)) + critic)
     tested = iterations // args.eval_every * min(args.eval_tasks, tasks[1]) + tests
-    return Work(demos, rollouts, tested, learned, scored, int(critic), args.num_envs, int(args.kl_coef > 0))
+    nets, frozen = int(critic), int(args.kl_coef > 0)
+    return Work(demos, rollouts, tested, learned, scored, nets, args.num_envs, frozen, sampled=1 - restored)
 
 
 def digirl(args, steps: float, tasks: tuple[int, int, int]) -> Work:
@@ -203,20 +207,22 @@ def mean(numbers: list) -> float:
 
 @dataclass
 class Speed:
-    """Seconds on this machine as it is now of a token: that generation reads; of the answers of all rows of a batch;
-    that goes forward, and forward and backward. bytes_per_token: what the backward pass keeps of one."""
+    """Seconds on this machine, had it nothing else to do, of a token: that generation reads; of the answers of all rows
+    of a batch; that goes forward, and forward and backward. bytes_per_token: what the backward pass keeps of one; busy:
+    how many times as long all took because of what else runs now."""
 
     read: float
     write: float
     score: float
     learn: float
     bytes_per_token: float
+    busy: float
 
 
 def measure(net: Net, seen: Sample, rows: int) -> Speed:
     """How fast the model is on prompts and answers like these, `rows` answers at a time. Nothing of it changes, no
     random state either. Less than a second on the tiny model, some seconds on one of 100 M weights on two cores."""
-    on_gpu, parts = net.model.device.type == "cuda", learn.side_by_side()
+    on_gpu, parts, spent = net.model.device.type == "cuda", learn.side_by_side(), []
     weights = sum(p.numel() for p in net.model.parameters())
     budget = min(512, max(8, int((5e12 if on_gpu else 4e10) / weights)))  # tokens of a pass
     run, trained = learn.mapper(), [p for p in net.model.parameters() if p.requires_grad]
@@ -244,13 +250,18 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
             loss(part)
 
     def timed(function, each, run=map):
-        begun, times = time.perf_counter(), 0
+        """Seconds of `function` on each of them, without what else the machine does: by the CPU's time."""
+        begun, used, times = time.perf_counter(), time.process_time(), 0
         while not times or time.perf_counter() - begun < SHORT:
             list(run(function, each))
             if on_gpu:
                 torch.cuda.synchronize()
             times += 1
-        return (time.perf_counter() - begun) / times
+        wall, used = time.perf_counter() - begun, time.process_time() - used
+        threads = torch.get_num_threads() if run is map else parts
+        alone = wall if on_gpu else min(wall, used / (1 + BESIDE * (threads - 1)))
+        spent.append((wall, alone))
+        return alone / times
 
     def generated(tokens):
         return lambda prompts: llm.generate(net.model, net.reader, prompts, [0] * len(prompts), max_new_tokens=tokens)
@@ -268,7 +279,8 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
         # that many rows of a few tokens: how much they have read matters little
         prompts = large[0] if whole else [list(seen.prompts[i % len(seen.prompts)])[:16] for i in range(rows)]
         one, five = (timed(generated(tokens), [prompts]) for tokens in (1, 5))
-    return Speed(reading, max(0.0, five - one) / 4 * rows / len(prompts), scoring, learning, per_token)
+    walls, alone = map(sum, zip(*spent, strict=True))
+    return Speed(reading, max(0.0, five - one) / 4 * rows / len(prompts), scoring, learning, per_token, walls / alone)
 
 
 def saved_bytes(model: torch.nn.Module, loss: Callable) -> int:
@@ -354,7 +366,7 @@ def fit(net: Net, held: int, bytes_per_token: float, longest: int, free: int) ->
 
 # ------------------------------------------------------------------------------------------------------------ the words
 def seconds_of(work: Work, speed: Speed, seen: Sample, args, tested_length: float) -> float:
-    """Wall seconds of a run."""
+    """Wall seconds of a run on a machine that does nothing else."""
     tokens = sum(len(s.prompt_ids) + len(s.action_ids) for s in seen.steps) / len(seen.steps)
     answer = max(len(step.action_ids) for step in seen.steps)  # a batch goes on to its longest
     rows, columns = rows_of(work), zip(*(step.prompt_ids for step in seen.steps), strict=False)
@@ -362,9 +374,9 @@ def seconds_of(work: Work, speed: Speed, seen: Sample, args, tested_length: floa
     read = max(1.0, tokens - common * (1 - 1 / rows))
     a_step = 0.0 if getattr(args, "engine", "") else speed.read * read + speed.write * answer / rows
     waits = getattr(args, "phone_delay", "0") != "0" or getattr(args, "page_delay", 0.0) > 0
-    page = seen.seconds + getattr(args, "page_delay", 0.0)
+    page = seen.seconds / speed.busy + getattr(args, "page_delay", 0.0)
     page /= work.slots if waits else min(work.slots, os.cpu_count() or 1)
-    rollouts = work.rollouts * seen.length * max(a_step, page)
+    rollouts = work.rollouts * work.sampled * seen.length * max(a_step, page)
     tested = work.tested * tested_length * max(a_step, page)
     training = tokens * (work.learned * speed.learn + work.scored * speed.score)
     whole = tested + (max(rollouts, training) if work.beside else rollouts + training)
@@ -431,7 +443,8 @@ def begin(
         f"--preset {args.preset}: {work.demos:,} demonstrations, {work.rollouts + work.tested:,.0f} episodes of some "
     )
     line += f"{seen.length:.0f} steps, {work.learned:,.0f} steps through training: about {spoken(whole)}"
-    line += f" and {gib(held + activations + taken(net))} on this machine as it is now"
+    line += f" and {gib(held + activations + taken(net))} on this machine"
+    line += f" ({speed.busy:.1f} times that while so much else runs)" if speed.busy > BUSY else ""
     line += ", without the time of --engine" if getattr(args, "engine", "") else ""
     line += "; a part of that is done" if args.resume else ""
     if whole > DAY and args.preset != "small":
