@@ -36,10 +36,10 @@ SCRIPT = Path(__file__).with_suffix(".js").read_text().strip()
 NO_PAGES = "no pages of MiniWoB++ here: pip install --no-deps -r requirements-miniwob.txt"
 
 # The tasks, and their split into train and test, by similarity, are BrowserGym's; "webgum" is its webgum_subset, the 56
-# tasks of WebGUM (Furuta et al., 2024, arXiv:2305.11854). Ours: of "small" a model of 135 M parameters learns about half
-# from two demonstrations each; "small-unseen" are of the same kinds (docs/real.md). Source: github.com/ServiceNow/BrowserGym at 9e779f08,
+# tasks of WebGUM (Furuta et al., 2024, arXiv:2305.11854). Source: github.com/ServiceNow/BrowserGym at 9e779f08,
 # metadata/miniwob.csv (Apache-2.0). Of the package's pages button-delay, chase-circle, hover-shape, moving-items and
-# simon-says are no tasks there.
+# simon-says are no tasks there. Ours: "small", of which a model of 135 M parameters learns about half from two
+# demonstrations each, and "small-unseen", others of the same kinds (docs/real.md).
 SETS = {
     "browsergym-train": """
         book-flight book-flight-nodelay buy-ticket choose-date choose-date-easy choose-date-medium choose-date-nodelay

@@ -455,7 +455,9 @@ def generate(
         config.prefill_chunk_size = max(1, PREFILL_TOKENS // len(prompts))
     with torch.no_grad(), autocast(model):
         # not the adapters' wrapper: it swaps a method of the model meanwhile, and two threads may generate
-        out = base_of(model).generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([sampler]))
+        out = base_of(model).generate(
+            **inputs, generation_config=config, logits_processor=LogitsProcessorList([sampler])
+        )
     completions, logprobs = [], torch.stack(sampler.logprobs, dim=1)
     for row, row_logprobs in zip(out[:, width:].tolist(), logprobs.tolist(), strict=True):
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))
