@@ -8,7 +8,7 @@ start, over seeds.
     python benchmarks/webrl.py arena --seeds 3                 # all five sites
     python benchmarks/webrl.py miniwob --seeds 3
     python benchmarks/webrl.py miniwob --arms webrl filtered-bc no-curriculum
-    python benchmarks/webrl.py small --seeds 3 --arms demo     # a small real model on MiniWoB++
+    python benchmarks/webrl.py small --seeds 3 --arms demo     # a small real model on MiniWoB++; small-arena: transfer
     python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
 
 Each run is one line of benchmarks/results/webrl.jsonl, written when it is done; what is there is not run again.
@@ -224,6 +224,7 @@ SETTINGS = {
     "arena": "--env-id arena-v2",
     "miniwob": f"--env-id miniwob/{'+'.join(TRAIN)} --judge env --test-tasks {5 * len(TRAIN)}",
     "small": "--env-id miniwob/small --judge env --model-id models/smollm2-135m --prompt-format plain --num-demos 36",
+    "small-arena": "--env-id arena-v2 --judge env --model-id models/smollm2-135m --prompt-format plain",
 }
 QUICK = {
     "seeds": 1,
@@ -234,14 +235,19 @@ QUICK = {
 }
 # Where a policy is tested besides, and what that is called.
 ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}", "small": "miniwob/small-unseen"}
-THERE = {"miniwob": "BrowserGym's test tasks", "small": "tasks of the same kinds, none of which it was trained on"}
+ELSEWHERE["small-arena"] = "miniwob/small+small-unseen"  # does what the arena teaches carry over?
+THERE = {
+    "miniwob": "BrowserGym's test tasks",
+    "small": "tasks of the same kinds, none of which it was trained on",
+    "small-arena": "MiniWoB++, on which it was never trained",
+}
 
 
 TINY = values_of(webrl.Args, "tiny")
 
 
 def preset_of(setting):
-    return "small" if setting == "small" else "tiny"
+    return "small" if setting.startswith("small") else "tiny"
 
 
 @dataclass
@@ -630,6 +636,7 @@ def main(args):
             "arena": ("webrl", "sites"),
             "miniwob": ("miniwob", "learning"),
             "small": ("real", "small"),
+            "small-arena": ("real", "transfer"),
         }
         page, mark = places[args.setting]
         image, arms = f"{page}_{mark.replace(' ', '_')}.png", results(args)
