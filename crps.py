@@ -30,7 +30,7 @@ import torch
 import envs
 from common.actions import CALLS
 from common.errors import UsageError
-from common.lm import learn, llm, net, parallel
+from common.lm import estimate, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net, value_net
@@ -688,8 +688,8 @@ def main(args):
     def write(action, thought, obs):
         return write_action(action, thought, chat)
 
-    answers = dict(read_action=read_action, write_action=write)
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner, buffer), **answers) as player:
+    answers, saves = dict(read_action=read_action, write_action=write), partial(save, learner, buffer)
+    with session(args, __file__, learner.actor, env, prompt, saves, estimate.crps, **answers) as player:
         train(args, env, player, learner, buffer)
 
 

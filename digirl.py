@@ -24,7 +24,7 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import UsageError
-from common.lm import net, parallel
+from common.lm import estimate, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss
 from common.lm.net import Net, value_net
@@ -455,7 +455,7 @@ def main(args):
         return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
 
     saves, judged = partial(save, learner), args.judge_states
-    with session(args, __file__, learner.actor, env, prompt, saves, judge_states=judged) as player:
+    with session(args, __file__, learner.actor, env, prompt, saves, estimate.digirl, judge_states=judged) as player:
         train(args, env, player, learner)
 
 

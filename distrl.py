@@ -37,7 +37,7 @@ import torch.nn.functional as F
 import envs
 from common import actions
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel, serve
+from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.evaluator import Album, Evaluator, Watched
@@ -1421,6 +1421,8 @@ def main(args):
                 restore_learner(learner, run.resumed, args)
             parallel.follow(learner)
             return
+        prompt = partial(seeing_prompt if learner.sees else agent_prompt, learner.actor.reader)
+        estimate.begin(args, learner.actor, make_env(args), prompt, estimate.distrl, run.say)
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:

@@ -36,7 +36,7 @@ import torch
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel
+from common.lm import estimate, fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import AnswerServer, EngineServer
@@ -1316,6 +1316,15 @@ def main(args):
                 restore_learner(learner, run.resumed)
             parallel.follow(learner)
             return
+        shown = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        chat, prompt = is_chat(learner.actor.reader, args.prompt_format), partial(agent_prompt, learner.actor.reader)
+
+        def write(action, thought, obs):
+            return write_action(action, obs, args.viewport, chat)
+
+        estimate.begin(
+            args, learner.actor, make_env(args), partial(prompt, **shown), estimate.grpo_async, run.say, write
+        )
         system = System(args, pool, run.path, schedule)
         try:
             train(args, env, run, learner, system)

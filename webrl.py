@@ -34,7 +34,7 @@ import envs
 from common import orm
 from common.actions import CALLS
 from common.errors import JudgeFault, UsageError
-from common.lm import learn, llm, net, parallel, serve
+from common.lm import estimate, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
@@ -658,7 +658,8 @@ def update_actor(learner, steps, phase, rng, args):
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
-    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
+    whole = args.num_phases * len(batches)
+    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1, whole) if args.anneal_lr else 1.0) for x in done]
     title = f"phase {phase} of {args.num_phases}: actor"
     losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates, title=title)
     learner.updates += len(batches)
@@ -906,7 +907,7 @@ def main(args):
     def prompt(instruction, steps, obs):
         return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format)
 
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner), estimate.webrl) as player:
         train(args, env, player, learner)
 
 
