@@ -55,6 +55,7 @@ class Server(BaseHTTPRequestHandler):
                 with torch.no_grad():
                     Server.model.get_input_embeddings().weight.mul_(0.7)
             Server.loaded.append(body["lora_name"])
+            Server.unloaded[:] = [name for name in Server.unloaded if name != body["lora_name"]]
             self.reply(f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
         elif self.path == "/v1/unload_lora_adapter":
             if body["lora_name"] not in Server.loaded:
@@ -109,8 +110,9 @@ def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, 
     out, _ = play_run(tmp_path, *LORA, "--engine", server, "--filter-low", "2")  # a critic that lets nothing pass
     assert "training instructions instead" in out
     (run,) = tmp_path.iterdir()
-    assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
-    assert Server.unloaded == Server.loaded  # the last one at the end
+    # to see whether it can, after the fine-tuning, after phase 1
+    assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "0", "1"]
+    assert Server.unloaded == list(dict.fromkeys(Server.loaded))  # the last one at the end
     assert {body["model"] for body in Server.requests} == set(Server.loaded)  # never the base
     rows = read_metrics(run)
     assert max(row.get("rollout/logprob_gap", 0) for row in rows) < 1e-4 and "warning" not in out
