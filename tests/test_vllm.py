@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 
+import crps
 import webrl
 from common import orm
 from common.errors import Blocked, UsageError
 from common.lm import llm, serve
 from common.lm.engine import Engine
 from common.lm.run import read_metrics
-from common.replay import read_labelled
+from common.replay import TrajectoryStore, read_labelled
 from tests.nets import net_of
 from tests.scripts import run_script
 
@@ -100,6 +101,7 @@ def shake(model, seed):
 
 def ask(engine, prompts, temperature, new_tokens=16):
     async def together():
+        engine.client = serve.async_client(engine.url)  # its connections are this event loop's
         asked = (engine.complete(p, seed, temperature, new_tokens, 0) for seed, p in enumerate(prompts, 1))
         return await asyncio.gather(*asked)
 
@@ -160,10 +162,19 @@ def test_what_it_cannot_do_is_one_clear_line(vllm, tiny, tmp_path):
 def test_a_run_whose_histories_do_not_fit_and_its_adapters_gone_at_the_end(vllm, tmp_path):
     flags = f"""--env-id arena/shop --prompt-format plain --num-demos 6 --sft-epochs 2 --group-size 2 --iterations 2
     --groups-per-iteration 2 --num-envs 4 --eval-every 9 --test-tasks 2 --max-steps 4 --lora-rank 4
-    --history-length 9 --history-tokens 400 --max-new-tokens 24 --recompute-logprobs --engine {vllm.url}""".split()
+    --history-length 9 --history-tokens 400 --max-new-tokens 24 --recompute-logprobs --kl-coef .01 --engine {vllm.url}""".split()
     done = run_script(["crps.py", *flags, "--runs-dir", tmp_path], timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     (run,) = tmp_path.iterdir()
+    cut, tokenizer = 0, llm.load_tokenizer("assets/tiny")
+    for trajectory in TrajectoryStore(run / "trajectories.jsonl"):
+        for t, step in enumerate(trajectory.steps):
+            obs = {"text": step.observation, "error": trajectory.steps[t - 1].error if t else ""}
+            given = tokenizer, trajectory.task.instruction, trajectory.steps[:t], obs, "plain", "arena", 9, 400
+            whole = [crps.agent_prompt(*given, skip) for skip in range(t + 1)]
+            assert list(step.prompt_ids) == next(ids for ids in whole if len(ids) <= CONTEXT - 24)
+            cut += len(whole[0]) > CONTEXT - 24
+    assert cut
     rows = read_metrics(run)
     gaps = [row["rollout/logprob_gap"] for row in rows if "rollout/logprob_gap" in row]
     assert len(gaps) == 2 and max(gaps) < 1e-3 and "warning" not in done.stdout
@@ -181,7 +192,6 @@ def test_started_anew_it_gets_its_adapter_again(vllm, tiny, tmp_path):
     vllm.stop()
     vllm.start()
     assert "a" not in engine._served()
-    engine.client = serve.async_client(vllm.url)  # its connections were another event loop's
     assert [a.ids for a in ask(engine, prompts, 1.0)] == [a.ids for a in before]
     assert "a" in engine._served()
     vllm.stop()
