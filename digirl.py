@@ -380,15 +380,14 @@ def train(args, env, player, learner):
             metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
             metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
             metrics |= update_actor(learner, passed, args)
+        metrics |= player.metrics() | {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         player.version += 1
-        player.publish(learner.actor.model)
+        player.publish(learner.actor.model, metrics)
         learner.seconds += time.monotonic() - begun
-        metrics |= player.metrics()
         if learner.iteration % args.eval_every == 0 and eval_tasks:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
             shown = "rollout/reward replay/passed_success losses/positive losses/policy_loss eval/success"
             run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
-        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
         run.log(metrics | {"charts/seconds": learner.seconds}, player.steps)
         if learner.iteration % args.save_every == 0:
@@ -451,8 +450,8 @@ def main(args):
     is_phone = args.env_id.startswith("phone")
     env = envs.make(args.env_id, screenshots=args.screenshots, **paces if is_phone else {})
 
-    def prompt(instruction, steps, obs):
-        return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
+    def prompt(instruction, steps, obs, skip=0):
+        return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format, skip)
 
     saves, judged = partial(save, learner), args.judge_states
     with session(args, __file__, learner.actor, env, prompt, saves, estimate.digirl, judge_states=judged) as player:

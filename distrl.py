@@ -45,9 +45,9 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, passes, play, warn_of_gap
+from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, passes, play, warn_of_gap, within
 from common.lm.run import Run, run_main
-from common.lm.session import load_actor
+from common.lm.session import load_actor, room_of
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, steps_of
 from tools import plot, view
@@ -504,8 +504,8 @@ class RolloutWorker:
         self.newest, self.kept = Policy(model, reader, args.max_new_tokens), None
         self.tokenizer = llm.tokenizer_of(reader)
         self.stops = llm.stop_ids(llm.base_of(model), self.tokenizer)
-        write = seeing_prompt if self.sees else agent_prompt
-        self.prompt = partial(write, reader, prompt_format=args.prompt_format)
+        write = partial(seeing_prompt if self.sees else agent_prompt, reader, prompt_format=args.prompt_format)
+        self.prompt = within(write, room_of(llm.context_of(model), args.max_new_tokens, args.model_id))
         make_judge = partial(Evaluator, args.judge, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
@@ -1207,7 +1207,8 @@ def start(host, train_tasks, test_tasks, args):
     system.publish(learner.actor.model, 0)
     metrics, before, demos = {"charts/iteration": 0}, [], []
     if args.demos:
-        prompt = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        write = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        prompt = within(write, room_of(llm.context_of(learner.actor.model), args.max_new_tokens, args.model_id))
         encode = partial(encode_action, learner.actor.reader)
         demos = [(t, {}) for t in read_demos(args.demos, prompt, encode, train_tasks)]
     elif args.num_demos:

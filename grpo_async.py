@@ -45,7 +45,7 @@ from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
 from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
-from common.lm.session import check_flags, load_actor
+from common.lm.session import check_flags, context_with, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
@@ -676,10 +676,7 @@ class RolloutWorker:
         async def play_once(env, task, attempt, index):
             attempt = attempt if as_attempt is None else as_attempt
             albums.append(Album(self.store, self.name))
-            trajectory = await episode(env, attempt, albums[-1])
-            if trajectory.ending == "overflow" and envs.has_check(env, task):
-                trajectory.verdict = 0.0
-            return trajectory
+            return await episode(env, attempt, albums[-1])
 
         trajectory, log = await self.slots.play(task, play_once)
         kept = albums.pop().shown if trajectory is not None else []
@@ -1303,6 +1300,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     schedule = read_schedule(args) if args.schedule else None
     learner = load_learner(args)
+    args.max_tokens = min(args.max_tokens, context_with(args, learner.actor.model))
     if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     env = make_env(args)  # its tasks; the workers have their own

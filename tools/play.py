@@ -25,7 +25,7 @@ import sys
 import threading
 import zlib
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import tyro
@@ -190,7 +190,14 @@ def prompt_of(module, sees: bool):
         kind = "sees" if sees else "reads text"
         name = Path(module.__file__).name
         raise UsageError(f"the model {kind}, and {name} has no prompt for it: --script takes another's")
-    return found
+    if sees or "skip" in takes:
+        return found
+
+    @wraps(found)
+    def skipping(reader, instruction, steps, obs, skip=0, **settings):  # of a run of before
+        return found(reader, instruction, steps[skip:], obs, **settings)
+
+    return skipping
 
 
 def prompt_settings(prompt, settings: dict) -> dict:

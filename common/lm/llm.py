@@ -323,6 +323,12 @@ def stop_ids(model: Module, tokenizer: Tokenizer) -> list[int]:
     return sorted(i for i in ids if i is not None)
 
 
+def context_of(model: Module) -> float:
+    """Tokens that a prompt and its answer may have together, by the model's configuration: infinite where it does not
+    say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
+
+
 @functools.cache
 def end_of_turn(tokenizer: Tokenizer) -> int:
     """The token that ends an assistant's turn: what the chat template puts after one, else the end of the sequence."""
