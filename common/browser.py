@@ -233,7 +233,7 @@ class Session:
         sites: origins or URL prefixes that the agent may visit (default: the origin of `url`); "*.example.org" is that
             host and all below it.
         refuses: tells which pages on them must not even be asked for; it makes every request slower.
-        cookies: name -> value, for the host of `url`.
+        cookies: name -> value, for the hosts of `url` and of `sites`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
             these cookies; where it loads its pages by script, that saves a document.
         context: options of Playwright's `new_context` (storage_state, geolocation, ..); given, there is a new one.
@@ -346,7 +346,13 @@ class Session:
     async def _begin(self, url, cookies, kept) -> Observation:
         self._origins, self._dialogs, self._notice, self._broken = set(), [], "", ""
         if cookies:
-            fields = [{"name": name, "value": value, "url": url, "path": "/"} for name, value in cookies.items()]
+            hosts = dict.fromkeys(site if site.startswith("*.") else _origin(site) for site in (url, *self.sites))
+            places = [{"domain": host[1:]} if host.startswith("*.") else {"url": host} for host in hosts]
+            fields = [
+                {"name": name, "value": value, "path": "/", **place}
+                for name, value in cookies.items()
+                for place in places
+            ]
             await self._send("Network.setCookies", cookies=fields)
         if kept:
             observation = await self._finish(await self._evaluate("visit", url=url))
