@@ -14,7 +14,9 @@
 
   // Elements that listen to clicks can be acted on, whatever their tag.
   const heard = new WeakMap();  // element -> the types of these events
+  const keyed = new WeakSet();  // who listens to keys
   gui.heard = (el) => heard.get(el);
+  gui.keyed = (target) => keyed.has(target) || target.onkeydown || target.onkeypress || target.onkeyup;
   const closed = new WeakMap();  // shadow roots that the page's scripts keep to themselves
   gui.shadow = (el) => el.shadowRoot || closed.get(el);
   const attach = Element.prototype.attachShadow;
@@ -30,6 +32,7 @@
       if (!gui.embedded && [window, document, document.documentElement, document.body].includes(this))
         gui.hearsAll = true;
     }
+    if (/^key(down|press|up)$/.test(type)) keyed.add(this || window);
     return native.call(this, type, ...rest);
   };
 
@@ -198,6 +201,7 @@
     const isActive = el.querySelector(ACTIVE), isLarge = r.width * r.height > innerWidth * innerHeight / 2;
     if (isActive && !isList) return true;  // a card that holds links is no link itself
     const parts = [...el.querySelectorAll("*")].filter((part) => !part.matches(ACTIVE) && offers(part));
+    for (const part of parts) if (part.matches("[tabindex]:not(:has(*))")) rows.add(part);
     if (parts.length && (isList || holds || isLarge)) return true;
     if (parts.length) {  // it may be a card with a button in it
       const own = clean(textOf(el, new Set(parts))), types = guiOf(el).heard(el)?.size || 0;
@@ -236,16 +240,18 @@
   const formOf = ({type, min, max, step}) => type !== "range" ? FORMS[type]
     : `${min || 0} to ${max || 100}${step && step !== "1" ? ` by ${step}` : ""}`;
   const hasForm = (el) => el.localName === "input" && el.type !== "number" && Boolean(formOf(el));
-  const inSight = ({value, scrollTop, scrollHeight, clientHeight}) => {  // about what a box shows of a very long text
+  const inSight = (el, value) => {  // about what a box shows of a very long text
+    const {scrollTop, scrollHeight, clientHeight} = el, {top} = el.getBoundingClientRect();
     if (value.length < 20 * LONG || !scrollHeight) return value;
     const at = (y) => Math.round(value.length * Math.min(y / scrollHeight, 1));
-    return (scrollTop ? "... " : "") + value.slice(at(scrollTop), at(scrollTop + clientHeight));
+    const start = at(scrollTop + Math.max(-top, 0)), end = at(scrollTop + Math.min(clientHeight, innerHeight - top));
+    return (start ? "... " : "") + value.slice(start, end);
   };
   const stateOf = (el, kind) => {
     const field = el.localName === "label" ? el.control : el, state = {};
     const aria = (name) => el.getAttribute(`aria-${name}`);
-    const written = field.localName === "textarea" ? inSight(field) : field.value ?? textOf(field);
-    if (kind === "box") state.value = clean(written);
+    const written = field.value ?? textOf(field);
+    if (kind === "box") state.value = clean(field.localName === "input" ? written : inSight(field, written));
     if (kind === "box" && hasForm(field)) state.form = formOf(field);
     if (kind === "file") state.value = [...field.files].map((file) => file.name).join(", ");
     if (field.type === "password") state.value &&= "***";
@@ -320,14 +326,27 @@
       return low;
     };
     const put = (node, from, to) => {
-      const text = node.data.slice(from, to);
-      if (!text.trim()) return;
+      const text = node.data.slice(from, to), last = lines.at(-1);
+      if (!text.trim()) {
+        if (last) last.text += text;
+        return;
+      }
       range.setStart(node, from);
       range.setEnd(node, to);
-      lines.push({text, r: range.getBoundingClientRect(), count: text.trim().split("\n").length});
+      const r = range.getBoundingClientRect(), isSame = (a, b) => Math.abs(a - b) < 4;
+      if (last && isSame(r.top, last.r.top) && isSame(r.bottom, last.r.bottom) && last.text.length < LONG) {
+        last.text += text;  // on the same line, as the words of a program in their colours
+        last.r = new DOMRect(last.r.x, last.r.y, Math.max(r.right - last.r.x, last.r.width), r.height);
+      } else lines.push({text, r, count: text.trim().split("\n").length});
     };
     for (const node of pieces) {
       if (node.nodeType !== 3) continue;
+      range.selectNodeContents(node);
+      const whole = range.getBoundingClientRect();
+      if (whole.bottom < top + 2 || whole.top > bottom - 2) {
+        put(node, 0, node.data.length);
+        continue;
+      }
       const start = first(node, (r) => r.bottom >= top + 2), end = first(node, (r) => r.top > bottom - 2);
       put(node, 0, start);
       const kept = /^pre/.test(getComputedStyle(node.parentElement).whiteSpace);
@@ -635,7 +654,9 @@
     if (!holdsText(el)) throw "text can only be typed into a box";
     const fitting = check(el, text), letter = [...text].at(-1) ?? "Backspace";
     el.focus({preventScroll: true});
-    if (el.isContentEditable && !gui.playing) return {keys: byKeys(el)};
+    // A person's keys are heard one by one, and go on in the next box where this one is full.
+    const isFull = el.maxLength >= 0 && fitting.length > el.maxLength, needsKeys = isFull || hearsKeys(el);
+    if (!gui.playing && (el.isContentEditable || !gui.embedded && needsKeys && !hasForm(el))) return {keys: byKeys(el)};
     const keyCode = letter === "Backspace" ? 8 : /[a-z0-9 ]/i.test(letter) ? letter.toUpperCase().charCodeAt() : 0;
     const key = (name) => hasForm(el) || name === "keypress" && !text || el.dispatchEvent(new KeyboardEvent(name, {
       key: letter, keyCode, charCode: name === "keypress" ? letter.codePointAt() : 0, bubbles: true, cancelable: true,
@@ -654,13 +675,20 @@
   const holdsText = (el) => el.isContentEditable || el.localName === "textarea" || el.localName === "input";
   const textIn = (el) => (el.value ?? el.textContent).replace(/[\s\u200b\ufeff]/g, "");
   let typing = null;
+  const hearsKeys = (el) => {
+    for (let node = el; node; node = node.parentNode || node.host) if (guiOf(el).keyed(node)) return true;
+    return Boolean(guiOf(el).keyed(el.ownerDocument.defaultView || window));
+  };
   const byKeys = (el) => {
-    typing = {el, before: textIn(el)};
+    const mine = typing = {el, before: textIn(el), taken: false};
+    native.call(el, "input", () => { mine.taken = true; }, {once: true});
     return {single: el.localName === "input"};
   };
   gui.typed = ({text, ...rest}) => {  // the driver has pressed them: whether it is there
-    const {el, before} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
-    const isLost = now === before ? wanted !== before : el.isContentEditable && now.length < wanted.length / 2;
+    const {el, before, taken} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
+    // an empty box that is empty again may have made something of it
+    const isLost = now === before ? wanted !== before && !(taken && !before)
+      : el.isContentEditable && now.length < wanted.length / 2;
     const error = el.isConnected && holdsText(el) && isLost ? "the box did not take the text" : "";
     return gui.observe({...rest, error});
   };

@@ -210,10 +210,11 @@
     return found;
   };
   gui.frames = frames;
+  const LATEST = 10000;  // ms
   let readAt = null;
   const refreshes = () => {  // <meta http-equiv=refresh>, about to fire; one that was refused, or never comes, is over
     const meta = document.querySelector("meta[http-equiv=refresh i]"), wait = meta && parseFloat(meta.content) * 1000;
-    if (!meta || !(wait <= config.tick)) return false;
+    if (!meta || !(wait <= Math.min(Math.max(config.tick, now), LATEST))) return false;  // by the virtual clock, too
     readAt ??= realNow();
     const [, url = location.href] = meta.content.match(/url\s*=\s*["']?([^"']*)/i) || [];
     return realNow() < readAt + wait + 5000 && !gui.tried.has(URL.parse(url, document.baseURI)?.href);

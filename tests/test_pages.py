@@ -127,6 +127,8 @@ POINTER = "<style>b, .p { cursor: pointer }</style>"
          [f'"{day}" item [{day}]' for day in range(1, 10)], "7"),
         ("<div id=root tabindex=-1><span class=p tabindex=-1>30</span><span class=p tabindex=-1>31</span></div>",
          ['"30" item [1]', '"31" item [2]'], "31"),
+        ("<ul id=root class=p tabindex=0><li><div tabindex=-1>Rome</div><li><div tabindex=-1>Oslo</div></ul>",
+         ['"Rome" item [1]', '"Oslo" item [2]'], "Oslo"),
         ("<div id=root><div data-id=1>first</div><div data-id=2>second</div></div>",
          ['"first" item [1]', '"second" item [2]'], "second"),
         ("<div id=root role=tree tabindex=0><div role=treeitem>a<div role=group>"
@@ -341,8 +343,10 @@ async def test_what_covers_nothing_hides_nothing(show):
     assert [node["label"] for node in seen.nodes if "id" in node] == ["home", *rows] and seen.below == 29
     seen = await show(f"""<div style="position:fixed;inset:0;z-index:-1;background:#eee"></div>{COVERED}
       <canvas style="position:fixed;inset:0;pointer-events:none" width=1280 height=720></canvas>
-      <p style="width:70px"><a href="#b">a link over three lines</a></p>""")
-    assert [node["label"] for node in seen.nodes if "id" in node] == ["lamps", "inner", "a link over three lines"]
+      <p style="width:70px"><a href="#b">a link over three lines</a></p><a href="#c" style="position:absolute;top:0">
+      under the bar</a><div style="position:fixed;top:0;left:0;width:200px;height:40px">bar</div>""")
+    labels = [node["label"] for node in seen.nodes if "id" in node]
+    assert labels == ["lamps", "inner", "a link over three lines", "under the bar"]
 
 
 async def test_a_modal_dialog_has_the_page_to_itself(session, show):
@@ -382,6 +386,13 @@ async def test_a_long_text_is_shown_where_it_is_in_view(session, show):
     await show(f"<textarea aria-label=notes style='height:90px'>{log}</textarea>")
     assert '= "0000 step' in render(await session.observe())
     assert '"... ' in render(await do(session, "notes", "Scroll Down"))
+    await show(
+        f"<div contenteditable aria-label=notes style='height:90px;overflow:auto'>{log.replace('000', '')}</div>"
+    )
+    assert '"... ' in render(await do(session, "notes", "Scroll Down"))
+    code = "\n".join(f"<i>let</i> <b>x{number}</b><span>={number};</span>" for number in range(400))
+    seen = await show(f"<pre>{code}</pre>")
+    assert lines(seen)[:2] == ['text "let x0=0;"', 'text "let x1=1;"'] and seen.below > 300
     words = " ".join(f"word{number}" for number in range(6000))
     await show(f"<p>{words}</p>")
     first = {word for node in (await session.observe()).nodes for word in node.get("text", "").split()}
@@ -487,6 +498,32 @@ async def test_keys_are_heard(session, show, monkeypatch, real):
     assert '= "ABC"' in render(await do(session, "keys", "Type", "abc"))
 
 
+FOUR = "".join(f"<input maxlength=1 aria-label=digit{number}>" for number in range(4))
+
+
+@pytest.mark.parametrize(
+    "page, label, text, title",
+    [
+        (FOUR + """<script>for (const box of document.querySelectorAll("input")) box.oninput = () => {
+           document.title += box.value; box.nextElementSibling?.focus() }</script>""", "digit0", "1234", "1234"),
+        ("<textarea aria-label=words></textarea>"
+         "<script>onkeydown = (event) => { if (/[0-9]/.test(event.key)) event.preventDefault() };"
+         "oninput = (event) => { document.title = event.target.value }</script>", "words", "a1b2c", "abc"),
+        ("""<input aria-label=tag><script>const box = document.querySelector("input");
+           box.addEventListener("keydown", (event) => { if (event.key !== ",") return;
+             document.title += `[${box.value}]`; box.value = ""; event.preventDefault() })</script>""",
+         "tag", "blue,", "[blue]"),
+    ],
+    ids=["a box for each letter", "letters alone", "tags"],
+)  # fmt: skip
+@both_inputs
+async def test_every_key_is_heard(session, show, monkeypatch, page, label, text, title, real):
+    monkeypatch.setattr(session.browser, "real_input", real)
+    await show(page)
+    seen = await do(session, label, "Type", text)
+    assert (seen.title, seen.error) == (title, "")
+
+
 @both_inputs
 async def test_boxes_with_a_form_of_their_own(session, show, monkeypatch, real):
     monkeypatch.setattr(session.browser, "real_input", real)
@@ -569,6 +606,11 @@ async def test_waiting(session, show):
     assert (await session.act(Action("Wait", None, "1.5"))).title == "ready"
     for argument in ("soon", "-1", "1e9", "nan"):
         assert "number of seconds" in (await session.act(Action("Wait", None, argument))).error
+
+
+async def test_a_refresh_comes_with_the_virtual_time(session, show):
+    await show('<meta http-equiv=refresh content="2; url=next">soon', next="<title>next</title>")
+    assert (await session.act(Action("Wait", None, "2"))).title == "next"
 
 
 async def test_a_wait_on_the_real_clock_takes_its_time(server):
