@@ -311,6 +311,14 @@ async def test_a_frame_of_another_origin_scrolls_and_may_be_lost(session, show):
     assert (await session.act(Action("Click", "2"))).error == "the frame is gone"
 
 
+async def test_a_frame_that_never_rests_is_waited_for_once(session, show, monkeypatch):
+    monkeypatch.setattr(session.browser, "timeout", 16)  # a quarter of it
+    advert = "<p>advert</p><script>__gui.pending.add('a request without an answer')</script>"
+    page = "<p>news</p><iframe src='http://localhost:PORT/advert'></iframe>"
+    assert "cannot be seen here" in lines(await show(page, advert=advert))[1]
+    assert lines(await session.observe()) == ['text "news"', 'text "advert"']
+
+
 COVERED = """<h1>shop</h1><a href="#a">lamps</a> <iframe srcdoc="<a href='#'>inner</a>" height=50></iframe>"""
 
 
