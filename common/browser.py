@@ -448,13 +448,13 @@ class Session:
                 x, y = await self._corner(frame)
                 await self._point(name, [(x + point["x"], y + point["y"]) for point in found["points"]])
                 if "keys" in found:
-                    return await self._type(frame, name, argument, found["keys"]["single"])
+                    return await self._type(frame, name, argument, **found["keys"])
                 if frame is not None:  # what its timers bring comes before the page is looked at
                     return await self._end(frame, await self._ask(frame, "observe"))
         else:
             reply = await self._ask(frame, "act", name=name, element=element, argument=argument)
             if "keys" in reply:
-                return await self._type(frame, name, argument, reply["keys"]["single"])
+                return await self._type(frame, name, argument, **reply["keys"])
             if self._frames and element is None and reply["error"].startswith("the page does not scroll"):
                 frame = max(self._frames, key=lambda known: known[1][2] * known[1][3])[0]
                 reply = await self._ask(frame, "act", name=name, element=None, argument=argument)
@@ -488,25 +488,26 @@ class Session:
         await box.as_element().set_input_files([(self.uploads / name).resolve() for name in names])
         return await self._look()
 
-    async def _type(self, frame, name, text, single) -> Observation:
+    async def _type(self, frame, name, text, single, blank) -> Observation:
         """Fill what has the focus by true keys, then press Enter for a Search; an error where it does not take them.
-        `single`: it has one line, so that a line's end in the text is none there."""
-        await self._press_keys(text, single, KEYED)
+        `single`: it has one line, so that a line's end in the text is none there; `blank`: it holds nothing yet."""
+        await self._press_keys(text, single, KEYED, clear=not blank)
         reply = await self._ask(frame, "typed", text=text)
         if reply["error"] and KEYED < len(text) <= MOST_KEYED:  # it may hear nothing but keys
-            await self._press_keys(text, single, MOST_KEYED)
+            await self._press_keys(text, single, MOST_KEYED, clear=True)
             reply = await self._ask(frame, "typed", text=text)
         if name == "Search" and not reply["error"]:
             await self._tab.keyboard.press("Enter")
             return await self._look()
         return await self._end(frame, reply)
 
-    async def _press_keys(self, text, single, most):
+    async def _press_keys(self, text, single, most, clear):
         """Put the text in the place of what is there. A line of more than `most` characters comes at once, but the last
         of them."""
         keyboard = self._tab.keyboard
-        await keyboard.press("Control+a")
-        await keyboard.press("Delete")
+        if clear:
+            await keyboard.press("Control+a")
+            await keyboard.press("Delete")
         lines = re.split(r"\r\n|[\r\n]", text)
         for number, line in enumerate(["".join(lines)] if single else lines):
             if number:

@@ -682,7 +682,7 @@
   const byKeys = (el) => {
     const mine = typing = {el, before: textIn(el), taken: false};
     native.call(el, "input", () => { mine.taken = true; }, {once: true});
-    return {single: el.localName === "input"};
+    return {single: el.localName === "input", blank: (el.value ?? el.textContent) === ""};
   };
   gui.typed = ({text, ...rest}) => {  // the driver has pressed them: whether it is there
     const {el, before, taken} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
