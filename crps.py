@@ -715,6 +715,7 @@ def make_env(args, tokenizer):
         count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         screenshots=args.screenshots,
         port=args.port,
+        real_clock=args.real_clock,
         **options,
     )
 

@@ -446,9 +446,10 @@ def main(args):
     check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
     check_flags(args)
     learner = Learner(load_actor(args), random.Random(args.seed))
-    paces = {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
-    is_phone = args.env_id.startswith("phone")
-    env = envs.make(args.env_id, screenshots=args.screenshots, **paces if is_phone else {})
+    options = {"screenshots": args.screenshots, "real_clock": args.real_clock}
+    if args.env_id.startswith("phone"):
+        options |= {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
+    env = envs.make(args.env_id, **options)
 
     def prompt(instruction, steps, obs, skip=0):
         return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format, skip)

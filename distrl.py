@@ -615,7 +615,7 @@ def make_env(args, worker=0):
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
     options = {"screenshots": args.screenshots or (args.judge != "env") or seeing}
-    options |= {"format": "aitw"} if seeing else {}
+    options |= {"real_clock": args.real_clock} | ({"format": "aitw"} if seeing else {})
     if args.serials:
         options["serials"] = args.serials
     if args.env_id.startswith("phone"):

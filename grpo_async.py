@@ -728,7 +728,8 @@ class Album:
 
 
 def make_env(args):
-    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
+    shown = {"screenshots": True, "viewport": tuple(args.viewport), "paced": True}
+    return envs.make(args.env_id, real_clock=args.real_clock, **shown)
 
 
 # ---------------------------------------------------------------------------------------------------------- the system

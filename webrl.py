@@ -89,8 +89,6 @@ class Args(RunArgs):
     """site, webgym: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
     action_interval: float = 0.0
     """site, webgym: seconds that lie at least between two actions, of all episodes together"""
-    real_clock: bool = False
-    """site: pages wait in true time, in the place of a clock that moves with actions alone"""
     obey_robots: bool = True
     """site, webgym: ask for no page that the host's robots.txt forbids to everybody"""
 

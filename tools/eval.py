@@ -70,7 +70,7 @@ class Args:
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
     real_clock: bool = False
-    """site:FILE: pages wait in true time, in the place of a clock that moves with actions alone"""
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     serials: tuple[str, ...] = ()
     """your phones and emulators, for --env-id phone:FILE (docs/android.md)"""
     screenshots: bool = False

@@ -75,6 +75,8 @@ class Args:
     """number of the task in its split"""
     headed: bool = False
     """show the browser's window"""
+    real_clock: bool = False
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     policy: str = ""
     """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id): it plays,
     you watch"""
@@ -509,7 +511,8 @@ def main() -> None:
     if args.oracle and args.policy:
         raise UsageError("--oracle or --policy, not both")
     policy = load_policy(args) if args.policy else None
-    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}), **(policy[2] if policy else {}))
+    options = {"real_clock": args.real_clock} | ({"headed": True} if args.headed else {})
+    env = envs.make(args.env_id, **options, **(policy[2] if policy else {}))
     with asyncio.Runner() as runner:
         try:
             play(args, env, runner, policy)

@@ -88,7 +88,7 @@ class Run:
         mine = f"-{parallel.rank()}" if parallel.rank() else ""
         self.unfinished = TrajectoryStore(path / f"unfinished{mine}.jsonl")  # episodes since the last checkpoint
         self.timer = Timer()
-        self._wandb = None
+        self._wandb, self._warnings = None, set()
 
     @classmethod
     def create(cls, args, script_path: str | Path, runs_dir: str | Path = "runs", resume: str = "") -> "Run":
@@ -181,13 +181,16 @@ class Run:
         self._track(lambda wandb_run: wandb_run.log(row))  # never step=: wandb would drop rows that come out of order
 
     def _track(self, do: Callable) -> None:
-        """`do(wandb's run)`, with --track. A failure of wandb's is one line, never the run's end."""
+        """`do(wandb's run)`, with --track. A failure of wandb's is one line, however often, never the run's end."""
         if not self._wandb:
             return
         try:
             do(self._wandb)
         except Exception as error:
-            self.say(f"warning: --track: {' '.join(str(error).split())[:300] or type(error).__name__}")
+            warning = f"warning: --track: {' '.join(str(error).split())[:300] or type(error).__name__}"
+            if warning not in self._warnings:
+                self._warnings.add(warning)
+                self.say(warning)
 
     def _upload(self, wandb_run) -> None:
         """What the folder holds besides metrics, as wandb's artifact; the test episodes as its table."""
