@@ -398,7 +398,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return []
     make_learner(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for offset, mastered, extreme, k, length, rate in state["buffer"]:
         trace = run.trajectories.read(offset)
         controller = make_controller(k, length, rate, args)

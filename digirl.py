@@ -209,7 +209,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return
     make_learner(learner, args)
-    net.restore(run.resumed, {"actor": learner.actor} | learner.values, learner.rng)
+    net.restore(run, {"actor": learner.actor} | learner.values, learner.rng)
     store(buffer, [t for t in run.trajectories if t.kind == "rollout"], args.buffer_steps)
     player.set_state(state["player"])
     player.publish(learner.actor.model)

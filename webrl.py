@@ -359,7 +359,7 @@ def restore(learner, memory, player, args):
         return
     if learner.phase >= 0:
         make_judge_and_critic(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
     player.set_state(state["player"])
