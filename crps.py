@@ -18,6 +18,8 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --data-dir WEBSHOP
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re

@@ -11,6 +11,8 @@ has episodes can be played, web sites too (--env-id).
     python digirl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import time

@@ -19,6 +19,8 @@ filter, ..) is a field of Args with its reason; docs/distrl.md lists every diffe
     python distrl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit --num-workers 8
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import math
 import os

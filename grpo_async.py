@@ -17,6 +17,8 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import contextlib
 import json

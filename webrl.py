@@ -19,6 +19,8 @@ with which single runs gained more. docs/webrl.md lists every difference and say
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re

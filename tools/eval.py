@@ -22,6 +22,7 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import common.interrupt  # noqa: F401
 import envs
 from common import visual
 from common.errors import EnvFault, TooManyFaults, UsageError

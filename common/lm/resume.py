@@ -164,8 +164,7 @@ def _lost(file: Path, size: int) -> str:
         with open(file, "rb") as lines:
             while lines.tell() < size:
                 line = lines.readline()
-                broken += not _is_json(line)
-            broken += lines.tell() > size
+                broken += not _is_json(line) or lines.tell() > size
     return f"{broken} lines of {file.name} cannot be read" if broken else ""
 
 

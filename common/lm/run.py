@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -34,6 +35,7 @@ from common.lm.stats import by_check, paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
 
 LOST = "rollout/faults rollout/dropped rollout/unanswered".split()  # are in every printed line where they are not 0
+MANY_FILES, FEW_FILES = 4096, 128  # open at once; with fewer Chromium's pages do not answer
 NOT_WANDBS = set(":;,#?'\\%")  # of a run's name; a slash becomes a hyphen
 
 
@@ -89,7 +91,7 @@ class Run:
         mine = f"-{parallel.rank()}" if parallel.rank() else ""
         self.unfinished = TrajectoryStore(path / f"unfinished{mine}.jsonl")  # episodes since the last checkpoint
         self.timer = Timer()
-        self._wandb, self._begun = None, False
+        self._wandb, self._warned, self._begun = None, set(), False
 
     @classmethod
     def create(cls, args, script_path: str | Path, runs_dir: str | Path = "runs", run_path: str | Path = "") -> "Run":
@@ -147,7 +149,9 @@ class Run:
         import wandb  # slow to import, and wanted by few
 
         tags = self.script.stem, _env_name(self.args.env_id), getattr(self.args, "preset", "")
+        argv = sys.argv
         try:
+            sys.argv = [*map(origin.without_secrets, argv)]  # wandb keeps a copy
             self._wandb = wandb.init(
                 project=getattr(self.args, "wandb_project_name", None) or "cleangui",
                 entity=getattr(self.args, "wandb_entity", None) or None,
@@ -163,6 +167,8 @@ class Run:
             reason, remedy = str(error).splitlines()[0], "wandb login, or WANDB_MODE=offline, or no --track"
             remedy = "another --wandb-project-name" if "project name" in reason else remedy
             raise UsageError(f"--track: {reason} ({remedy})") from error
+        finally:
+            sys.argv = argv
         self._wandb.define_metric("*", step_metric="global_step")
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -176,13 +182,26 @@ class Run:
         self._track(lambda wandb_run: wandb_run.log(row))  # never step=: wandb would drop rows that come out of order
 
     def _track(self, do: Callable) -> None:
-        """`do(wandb's run)`, with --track. A failure of wandb's is one line, never the run's end."""
+        """`do(wandb's run)`, with --track. A failure of wandb's is said once, and never the run's end."""
         if not self._wandb:
             return
         try:
             do(self._wandb)
         except Exception as error:
-            self.say(f"warning: --track: {' '.join(str(error).split())[:300] or type(error).__name__}")
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            if isinstance(error, OSError):  # its process is gone
+                reason = f"wandb's process is gone ({reason}); metrics.jsonl has all that comes"
+                self._drop_wandb()
+            if reason not in self._warned:
+                self.say(f"warning: --track: {reason}")
+            self._warned.add(reason)
+
+    def _drop_wandb(self) -> None:
+        import wandb
+
+        self._wandb = None
+        with contextlib.suppress(Exception):
+            wandb.teardown()  # else it tries to when Python ends, with a stack trace
 
     def _upload(self, wandb_run) -> None:
         """What the folder holds besides metrics, as wandb's artifact; the test episodes as its table."""
@@ -347,6 +366,7 @@ def run_main(main: Callable, *args) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio replaces this one only
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _allow_files()
         result = main(*args)
         if inspect.iscoroutine(result):
             asyncio.run(result)
@@ -356,6 +376,17 @@ def run_main(main: Callable, *args) -> None:
             raise
         print(origin.without_secrets(" ".join(message.split())), file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets this process have, up to MANY_FILES. Raises UsageError for too few: pages
+    that do not answer are all that one would see of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < FEW_FILES:
+        raise UsageError(f"only {allowed} files may be open at once here (ulimit -n), too few for a browser: 4096 do")
 
 
 def _terminate(number, frame):
@@ -372,6 +403,11 @@ def _ending(error: BaseException) -> tuple[str | None, int]:
         return f"stopped: {error}", 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"stopped: the disk is full ({error.filename or error.strerror}); the last checkpoint is whole", 1
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "stopped: too many files are open at once: ulimit -n sets how many may be, 4096 do", 1
+    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+        what = error.filename or "the run's folder"
+        return f"stopped: cannot write to {what}: {error.strerror}; the last checkpoint is whole", 1
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the user", 130
     return None, 1
