@@ -18,6 +18,8 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --data-dir WEBSHOP
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -398,7 +400,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return []
     make_learner(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for offset, mastered, extreme, k, length, rate in state["buffer"]:
         trace = run.trajectories.read(offset)
         controller = make_controller(k, length, rate, args)

@@ -11,6 +11,8 @@ has episodes can be played, web sites too (--env-id).
     python digirl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import time
@@ -209,7 +211,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return
     make_learner(learner, args)
-    net.restore(run.resumed, {"actor": learner.actor} | learner.values, learner.rng)
+    net.restore(run, {"actor": learner.actor} | learner.values, learner.rng)
     store(buffer, [t for t in run.trajectories if t.kind == "rollout"], args.buffer_steps)
     player.set_state(state["player"])
     player.publish(learner.actor.model)

@@ -17,6 +17,8 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import contextlib
 import json
@@ -1068,7 +1070,7 @@ def save(learner, system, run):
 
 def restore(learner, system, run, args):
     """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
-    restore_learner(learner, run.resumed)
+    restore_learner(learner, run)
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
@@ -1079,10 +1081,10 @@ def restore(learner, system, run, args):
     system.publish(learner.actor.model, system.pool.version)
 
 
-def restore_learner(learner, checkpoint):
-    """The learner as it was at a checkpoint."""
-    vars(learner).update(checkpoint.state["counts"])
-    net.restore(checkpoint, {"actor": learner.actor}, learner.rng)
+def restore_learner(learner, run):
+    """The learner as it was at the run's last checkpoint."""
+    vars(learner).update(run.resumed.state["counts"])
+    net.restore(run, {"actor": learner.actor}, learner.rng)
 
 
 def keep(run, trajectories, pictures, title, iteration):
@@ -1156,9 +1158,10 @@ def start_actor(learner, system, run, train_tasks, args):
 
 def begin(learner, system, run, train_tasks, test_tasks, args):
     """The start, or the run's last checkpoint. What the start can do: its test episodes."""
-    before, metrics = [t for t in run.trajectories if t.kind == "test before"], {"charts/iteration": 0}
+    before, metrics = [], {"charts/iteration": 0}
     if run.resumed:
         restore(learner, system, run, args)
+        before = [t for t in run.trajectories if t.kind == "test before"]
         if learner.iteration or before or not test_tasks:
             return before
     else:
@@ -1312,7 +1315,7 @@ def main(args):
         learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed)
+                restore_learner(learner, run)
             parallel.follow(learner)
             return
         shown = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}

@@ -19,6 +19,8 @@ with which single runs gained more. docs/webrl.md lists every difference and say
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -357,7 +359,7 @@ def restore(learner, memory, player, args):
         return
     if learner.phase >= 0:
         make_judge_and_critic(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
     player.set_state(state["player"])

@@ -162,7 +162,8 @@ def test_what_it_cannot_do_is_one_clear_line(vllm, tiny, tmp_path):
 def test_a_run_whose_histories_do_not_fit_and_its_adapters_gone_at_the_end(vllm, tmp_path):
     flags = f"""--env-id arena/shop --prompt-format plain --num-demos 6 --sft-epochs 2 --group-size 2 --iterations 2
     --groups-per-iteration 2 --num-envs 4 --eval-every 9 --test-tasks 2 --max-steps 4 --lora-rank 4
-    --history-length 9 --history-tokens 400 --max-new-tokens 24 --recompute-logprobs --kl-coef .01 --engine {vllm.url}""".split()
+    --history-length 9 --history-tokens 400 --max-new-tokens 24 --recompute-logprobs --kl-coef .01
+    --engine {vllm.url}""".split()
     done = run_script(["crps.py", *flags, "--runs-dir", tmp_path], timeout=400)
     assert done.returncode == 0, done.stderr[-2000:]
     (run,) = tmp_path.iterdir()

@@ -122,7 +122,7 @@ def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Se
     return [value for _, value in sorted(dict(parallel.gather(results)).items())]
 
 
-def side_by_side(function: Callable[[list], list], items: list) -> list:
+def in_parts(function: Callable[[list], list], items: list) -> list:
     """`function(list of items) -> list` on as many parts of the items as `use_threads` has threads: a list in their
     order."""
     if _threads is None or len(items) < 2:

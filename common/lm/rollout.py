@@ -423,7 +423,7 @@ class Player:
             asked = list(zip(prompts, seeds, strict=True))
             with self.run.timer("generation"):
                 # of a tiny model most of the time is Python's, which does one thing at a time
-                return answer(asked) if llm.is_tiny(self.model) else learn.side_by_side(answer, asked)
+                return answer(asked) if llm.is_tiny(self.model) else learn.in_parts(answer, asked)
 
         async def play_once(env, task, attempt, place):
             images = self.run.trajectories.add_image
