@@ -123,6 +123,16 @@ def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Se
     return [value for _, value in sorted(dict(parallel.gather(results)).items())]
 
 
+def in_parts(function: Callable[[list], list], items: list) -> list:
+    """`function(list of items) -> list` on as many parts of the items as `use_threads` has threads: a list in their
+    order."""
+    if _threads is None or len(items) < 2:
+        return function(items)
+    size = math.ceil(len(items) / _threads._max_workers)
+    parts = [items[i : i + size] for i in range(0, len(items), size)]
+    return [result for results in _threads.map(function, parts) for result in results]
+
+
 _threads = None  # a ThreadPoolExecutor after use_threads
 
 

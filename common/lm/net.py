@@ -11,15 +11,19 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from common.errors import UsageError
-from common.lm import fsdp, learn, llm, parallel
+from common.lm import fsdp, learn, llm, parallel, resume
 from common.lm.checkpoint import Checkpoint
 from common.lm.progress import Progress
 from common.replay import Step, step_lengths
+
+if TYPE_CHECKING:
+    from common.lm.run import Run
 
 
 @dataclass(eq=False)
@@ -192,14 +196,28 @@ def states_of(nets: dict[str, Net | None], rng: random.Random) -> tuple[dict, di
     return {name: net.weights() for name, net in nets.items()}, tensors
 
 
-def restore(checkpoint: Checkpoint, nets: dict[str, Net | None], rng: random.Random) -> None:
-    """The inverse of `states_of`, into networks made anew. Raises UsageError where the checkpoint lacks one."""
+def restore(run: Run, nets: dict[str, Net | None], rng: random.Random) -> None:
+    """The inverse of `states_of`, into networks made anew, from the checkpoint that the run goes on from; then it
+    begins (`Run.begin`), in all processes at once. Raises UsageError where the checkpoint is not of such networks."""
+    try:
+        _load(run.resumed, nets, rng)
+    except Exception as error:  # torch, safetensors and peft have no class of their own for it
+        changed = resume.changed(run.path, run.args).items()
+        flags = "".join(f", --{name.replace('_', '-')} was {before}" for name, (before, now) in changed)
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        said = f"--resume {run.path}: checkpoint {run.resumed.path.name} cannot be loaded with these flags{flags}"
+        raise UsageError(f"{said}: {reason}") from error
+    run.begin()
+    parallel.broadcast(None)  # what came after the checkpoint is dropped: now it may be read
+
+
+def _load(checkpoint: Checkpoint, nets: dict[str, Net | None], rng: random.Random) -> None:
     tensors = checkpoint.tensors()
     for name, net in nets.items():
         if net is None:
             continue
         if net.optimizer is not None and name not in tensors:
-            raise UsageError(f"--resume: {checkpoint.path} has no {name}, which these flags need")
+            raise UsageError(f"it has no {name}")
         net.load(checkpoint, name)
         if net.optimizer is not None:
             fsdp.load_optimizer(net.optimizer, tensors[name])
