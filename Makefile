@@ -4,17 +4,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SMALL := models/smollm2-135m
-PAGES := miniwob/webgum
+PAGES := miniwob/small
 
 .PHONY: demo real test lint setup clean
 
 demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
-# Zero-shot, then fine-tuned, reinforced and the control: 112 test episodes each.
+# Zero-shot (in its chat template: an episode a task), then fine-tuned, reinforced and the control: 90 test episodes each.
 real: setup .venv/miniwob models/smollm2-135m
-	$(BIN)/python tools/eval.py --exp-name zero-shot --model-id $(SMALL) --env-id $(PAGES) --num-tasks 112
-	$(BIN)/python webrl.py --model-id $(SMALL) --env-id $(PAGES) --judge env $(ARGS)
+	$(BIN)/python tools/eval.py --exp-name zero-shot --model-id $(SMALL) --env-id $(PAGES) --num-tasks 18
+	$(BIN)/python webrl.py --model-id $(SMALL) --env-id $(PAGES) --judge env --prompt-format plain --num-demos 36 $(ARGS)
 
 test: setup .venv/alfworld .venv/miniwob models/smollm2-135m lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder

@@ -18,6 +18,8 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --data-dir WEBSHOP
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -30,7 +32,7 @@ import torch
 import envs
 from common.actions import CALLS
 from common.errors import UsageError
-from common.lm import learn, llm, net, parallel
+from common.lm import estimate, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net, value_net
@@ -398,7 +400,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return []
     make_learner(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for offset, mastered, extreme, k, length, rate in state["buffer"]:
         trace = run.trajectories.read(offset)
         controller = make_controller(k, length, rate, args)
@@ -696,8 +698,8 @@ def main(args):
     def write(action, thought, obs):
         return write_action(action, thought, chat)
 
-    answers = dict(read_action=read_action, write_action=write)
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner, buffer), **answers) as player:
+    answers, saves = dict(read_action=read_action, write_action=write), partial(save, learner, buffer)
+    with session(args, __file__, learner.actor, env, prompt, saves, estimate.crps, **answers) as player:
         train(args, env, player, learner, buffer)
 
 
@@ -715,6 +717,7 @@ def make_env(args, tokenizer):
         count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         screenshots=args.screenshots,
         port=args.port,
+        real_clock=args.real_clock,
         **options,
     )
 

@@ -19,6 +19,8 @@ filter, ..) is a field of Args with its reason; docs/distrl.md lists every diffe
     python distrl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit --num-workers 8
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import math
 import os
@@ -37,7 +39,7 @@ import torch.nn.functional as F
 import envs
 from common import actions
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel, serve
+from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.evaluator import Album, Evaluator, Watched
@@ -615,7 +617,7 @@ def make_env(args, worker=0):
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
     options = {"screenshots": args.screenshots or (args.judge != "env") or seeing}
-    options |= {"format": "aitw"} if seeing else {}
+    options |= {"real_clock": args.real_clock} | ({"format": "aitw"} if seeing else {})
     if args.serials:
         options["serials"] = args.serials
     if args.env_id.startswith("phone"):
@@ -1040,7 +1042,7 @@ def restore(host, args):
     """Everything as it was at the run's last checkpoint, but for the rollouts on their way, and those that were dropped
     or that nobody evaluated: they are played again. Priorities are found anew as trajectories are drawn."""
     learner, run, system = host.learner, host.run, host.system
-    restore_learner(learner, run.resumed, args)
+    restore_learner(learner, run, args)
     state = run.resumed.state
     host.seconds = state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
@@ -1057,11 +1059,11 @@ def restore(host, args):
     system.publish(learner.actor.model, state["version"])
 
 
-def restore_learner(learner, checkpoint, args):
-    """The learner as it was at a checkpoint."""
-    vars(learner).update(checkpoint.state["counts"])
+def restore_learner(learner, run, args):
+    """The learner as it was at the run's last checkpoint."""
+    vars(learner).update(run.resumed.state["counts"])
     make_critics(learner, args)
-    net.restore(checkpoint, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
 
 
 def keep(run, played):
@@ -1419,9 +1421,11 @@ def main(args):
         learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed, args)
+                restore_learner(learner, run, args)
             parallel.follow(learner)
             return
+        prompt = partial(seeing_prompt if learner.sees else agent_prompt, learner.actor.reader)
+        estimate.begin(args, learner.actor, make_env(args), prompt, estimate.distrl, run.say)
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:

@@ -17,6 +17,8 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import contextlib
 import json
@@ -36,7 +38,7 @@ import torch
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel
+from common.lm import estimate, fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import AnswerServer, EngineServer
@@ -728,7 +730,8 @@ class Album:
 
 
 def make_env(args):
-    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
+    shown = {"screenshots": True, "viewport": tuple(args.viewport), "paced": True}
+    return envs.make(args.env_id, real_clock=args.real_clock, **shown)
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
@@ -1067,7 +1070,7 @@ def save(learner, system, run):
 
 def restore(learner, system, run, args):
     """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
-    restore_learner(learner, run.resumed)
+    restore_learner(learner, run)
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
@@ -1078,10 +1081,10 @@ def restore(learner, system, run, args):
     system.publish(learner.actor.model, system.pool.version)
 
 
-def restore_learner(learner, checkpoint):
-    """The learner as it was at a checkpoint."""
-    vars(learner).update(checkpoint.state["counts"])
-    net.restore(checkpoint, {"actor": learner.actor}, learner.rng)
+def restore_learner(learner, run):
+    """The learner as it was at the run's last checkpoint."""
+    vars(learner).update(run.resumed.state["counts"])
+    net.restore(run, {"actor": learner.actor}, learner.rng)
 
 
 def keep(run, trajectories, pictures, title, iteration):
@@ -1155,9 +1158,10 @@ def start_actor(learner, system, run, train_tasks, args):
 
 def begin(learner, system, run, train_tasks, test_tasks, args):
     """The start, or the run's last checkpoint. What the start can do: its test episodes."""
-    before, metrics = [t for t in run.trajectories if t.kind == "test before"], {"charts/iteration": 0}
+    before, metrics = [], {"charts/iteration": 0}
     if run.resumed:
         restore(learner, system, run, args)
+        before = [t for t in run.trajectories if t.kind == "test before"]
         if learner.iteration or before or not test_tasks:
             return before
     else:
@@ -1311,9 +1315,18 @@ def main(args):
         learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed)
+                restore_learner(learner, run)
             parallel.follow(learner)
             return
+        shown = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        chat, prompt = is_chat(learner.actor.reader, args.prompt_format), partial(agent_prompt, learner.actor.reader)
+
+        def write(action, thought, obs):
+            return write_action(action, obs, args.viewport, chat)
+
+        estimate.begin(
+            args, learner.actor, make_env(args), partial(prompt, **shown), estimate.grpo_async, run.say, write
+        )
         system = System(args, pool, run.path, schedule)
         try:
             train(args, env, run, learner, system)

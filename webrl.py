@@ -19,6 +19,8 @@ with which single runs gained more. docs/webrl.md lists every difference and say
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -34,7 +36,7 @@ import envs
 from common import orm
 from common.actions import CALLS
 from common.errors import JudgeFault, UsageError
-from common.lm import learn, llm, net, parallel, serve
+from common.lm import estimate, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
@@ -89,8 +91,6 @@ class Args(RunArgs):
     """site, webgym: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
     action_interval: float = 0.0
     """site, webgym: seconds that lie at least between two actions, of all episodes together"""
-    real_clock: bool = False
-    """site: pages wait in true time, in the place of a clock that moves with actions alone"""
     obey_robots: bool = True
     """site, webgym: ask for no page that the host's robots.txt forbids to everybody"""
 
@@ -359,7 +359,7 @@ def restore(learner, memory, player, args):
         return
     if learner.phase >= 0:
         make_judge_and_critic(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
     player.set_state(state["player"])
@@ -674,7 +674,8 @@ def update_actor(learner, steps, phase, rng, args):
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
-    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
+    whole = args.num_phases * len(batches)
+    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1, whole) if args.anneal_lr else 1.0) for x in done]
     title = f"phase {phase} of {args.num_phases}: actor"
     losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates, title=title)
     learner.updates += len(batches)
@@ -922,7 +923,7 @@ def main(args):
     def prompt(instruction, steps, obs, skip=0):
         return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format, skip)
 
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner), estimate.webrl) as player:
         train(args, env, player, learner)
 
 

@@ -226,7 +226,7 @@ def test_a_server_plays_any_environment_and_what_faults_is_said(policy, tmp_path
     assert "seed" not in request and request["model"] == "oracle"
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
     assert played[0].steps[0].action == 'do(action="Click", element="1")'
-    with pytest.raises(UsageError, match="it was played with --env-id webshop, not arena"):
+    with pytest.raises(UsageError, match="it was begun with --env-id webshop, not arena"):
         run_eval(tmp_path, *flags[2:], "--env-id", "arena", "--resume", str(run))
     Policy.refused = set()
     Policy.plans[third.instruction] = "nothing"

@@ -11,7 +11,6 @@ evaluation needs besides (the sites' addresses, a judge) is in docs/webarena.md.
 """
 
 import asyncio
-import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,10 +22,11 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import common.interrupt  # noqa: F401
 import envs
 from common import visual
 from common.errors import Blocked, EnvFault, TooManyFaults, UsageError
-from common.lm import learn, llm, origin, serve
+from common.lm import learn, llm, resume, serve
 from common.lm.args import parse_args, values_of
 from common.lm.rollout import Player, within
 from common.lm.run import Run, run_main
@@ -70,7 +70,7 @@ class Args:
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
     real_clock: bool = False
-    """site:FILE: pages wait in true time, in the place of a clock that moves with actions alone"""
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     serials: tuple[str, ...] = ()
     """your phones and emulators, for --env-id phone:FILE (docs/android.md)"""
     screenshots: bool = False
@@ -354,17 +354,15 @@ def open_run(args):
     """The evaluation's folder, a new one or that of --resume."""
     if not args.resume:
         return Run.create(args, __file__, args.runs_dir)
-    try:
-        saved = json.loads((Path(args.resume) / "args.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"nothing to resume: {args.resume} has no readable args.json") from error
+    saved = resume.saved_args(args.resume)
     for name in FIXED:
         before, now = saved.get(name, getattr(Args(), name)), getattr(args, name)
         if before != (list(now) if isinstance(now, tuple) else now):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"--resume {args.resume}: it was played with {flag} {before}, not {now}")
-    origin.begin(Path(args.resume))
-    return Run(Path(args.resume), args)
+            raise UsageError(f"--resume {args.resume}: it was begun with {flag} {before}, not {now}")
+    run = Run(Path(args.resume), args, __file__)
+    run.begin()
+    return run
 
 
 def main(args):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from common.errors import Blocked, EnvFault, EnvHang, JudgeFault, StateMismatch, TooManyFaults
-from common.lm import fsdp, llm, parallel
+from common.lm import fsdp, learn, llm, parallel
 from common.lm.engine import EnginePolicy
 from common.lm.progress import Progress
 from common.replay import KINDS, Prefix, Step, Trajectory, kind_of
@@ -414,10 +414,16 @@ class Player:
         if kind not in KINDS:
             raise ValueError(f"play(name={name!r}): what are these episodes for? kind= one of {', '.join(KINDS)}")
 
+        def answer(asked):
+            prompts, seeds = zip(*asked, strict=True)
+            settings = temperature, self.max_new_tokens, self.version
+            return llm.generate(self.model, self.reader, prompts, seeds, *settings)
+
         def generate(prompts, seeds):
+            asked = list(zip(prompts, seeds, strict=True))
             with self.run.timer("generation"):
-                settings = temperature, self.max_new_tokens, self.version
-                return llm.generate(self.model, self.reader, prompts, seeds, *settings)
+                # of a tiny model most of the time is Python's, which does one thing at a time
+                return answer(asked) if llm.is_tiny(self.model) else learn.in_parts(answer, asked)
 
         async def play_once(env, task, attempt, place):
             images = self.run.trajectories.add_image

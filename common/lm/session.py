@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from common.errors import TooManyFaults, UsageError
-from common.lm import learn, llm, parallel, serve
+from common.lm import estimate, learn, llm, parallel, serve
 from common.lm.engine import Engine
 from common.lm.net import Net
 from common.lm.rollout import Player, check_end, within
@@ -66,9 +66,12 @@ def load_actor(args, vision: bool = False, betas: tuple[float, float] = (0.9, 0.
 
 
 @contextmanager
-def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **options) -> Iterator[Player]:
-    """A Player on the environment, and in it the run's folder, to the run's end. Ctrl-C and too many faults leave a
-    checkpoint (`save(player)`, where there is none yet) and say how to go on. `options`: more of Player's."""
+def session(
+    args, script, actor: Net, env, prompt: Callable, save: Callable, work: Callable, **options
+) -> Iterator[Player]:
+    """A Player on the environment, and in it the run's folder, to the run's end. What the run will cost is said first:
+    `work` is the script's function in common/lm/estimate.py. Ctrl-C and too many faults leave a checkpoint
+    (`save(player)`, where there is none yet) and say how to go on. `options`: more of Player's."""
     with asyncio.Runner() as runner, Run.create(args, script, args.runs_dir, args.resume) as run:
         stops = llm.stop_ids(actor.model, actor.tokenizer)
         engine = Engine(args.engine, stops) if args.engine else None
@@ -88,6 +91,7 @@ def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **o
             **options,
         )
         try:
+            estimate.begin(args, actor, env, prompt, work, run.say, player.write_action, player.read_action, runner)
             if engine:  # one that loads no such adapters says so now, not after the first hour
                 player.publish(actor.model)
             torch.manual_seed(args.seed)
