@@ -203,7 +203,7 @@ def test_flags_that_a_run_was_begun_with_stay(path, flag, value):
 
 def test_what_does_not_fit_is_named_and_nothing_is_rewritten(path):
     before = files_of(path)
-    with pytest.raises(UsageError, match="0002-2 cannot be loaded with these flags, --beta was 0.1: The size of tensor"):
+    with pytest.raises(UsageError, match="0002-2 cannot be loaded with these flags, --beta was 0.1: The size"):
         load(path, replace(Args(), beta=0.5, resume=str(path)), width=5)
     assert files_of(path) == before
     run, _ = load(path, replace(Args(), beta=0.5, resume=str(path)))
