@@ -39,7 +39,7 @@ import torch.nn.functional as F
 import envs
 from common import actions
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel, serve
+from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.evaluator import Album, Evaluator, Watched
@@ -47,9 +47,19 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import Slots, check_end, check_tested, demonstrate, logprob_gap, passes, play, warn_of_gap
+from common.lm.rollout import (
+    Slots,
+    check_end,
+    check_tested,
+    demonstrate,
+    logprob_gap,
+    passes,
+    play,
+    warn_of_gap,
+    within,
+)
 from common.lm.run import Run, run_main
-from common.lm.session import load_actor
+from common.lm.session import load_actor, room_of
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, steps_of
 from tools import plot, view
@@ -506,8 +516,8 @@ class RolloutWorker:
         self.newest, self.kept = Policy(model, reader, args.max_new_tokens), None
         self.tokenizer = llm.tokenizer_of(reader)
         self.stops = llm.stop_ids(llm.base_of(model), self.tokenizer)
-        write = seeing_prompt if self.sees else agent_prompt
-        self.prompt = partial(write, reader, prompt_format=args.prompt_format)
+        write = partial(seeing_prompt if self.sees else agent_prompt, reader, prompt_format=args.prompt_format)
+        self.prompt = within(write, room_of(llm.context_of(model), args.max_new_tokens, args.model_id))
         make_judge = partial(Evaluator, args.judge, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
@@ -617,7 +627,7 @@ def make_env(args, worker=0):
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
     options = {"screenshots": args.screenshots or (args.judge != "env") or seeing}
-    options |= {"format": "aitw"} if seeing else {}
+    options |= {"real_clock": args.real_clock} | ({"format": "aitw"} if seeing else {})
     if args.serials:
         options["serials"] = args.serials
     if args.env_id.startswith("phone"):
@@ -1210,7 +1220,8 @@ def start(host, train_tasks, test_tasks, args):
     system.publish(learner.actor.model, 0)
     metrics, before, demos = {"charts/iteration": 0}, [], []
     if args.demos:
-        prompt = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        write = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        prompt = within(write, room_of(llm.context_of(learner.actor.model), args.max_new_tokens, args.model_id))
         encode = partial(encode_action, learner.actor.reader)
         demos = [(t, {}) for t in read_demos(args.demos, prompt, encode, train_tasks)]
     elif args.num_demos:
@@ -1424,6 +1435,8 @@ def main(args):
                 restore_learner(learner, run, args)
             parallel.follow(learner)
             return
+        prompt = partial(seeing_prompt if learner.sees else agent_prompt, learner.actor.reader)
+        estimate.begin(args, learner.actor, make_env(args), prompt, estimate.distrl, run.say)
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:

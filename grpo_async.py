@@ -38,7 +38,7 @@ import torch
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel
+from common.lm import estimate, fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import AnswerServer, EngineServer
@@ -47,7 +47,7 @@ from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
 from common.lm.rollout import Slots, check_end, check_tested, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
-from common.lm.session import check_flags, load_actor
+from common.lm.session import check_flags, context_with, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
@@ -678,10 +678,7 @@ class RolloutWorker:
         async def play_once(env, task, attempt, index):
             attempt = attempt if as_attempt is None else as_attempt
             albums.append(Album(self.store, self.name))
-            trajectory = await episode(env, attempt, albums[-1])
-            if trajectory.ending == "overflow" and envs.has_check(env, task):
-                trajectory.verdict = 0.0
-            return trajectory
+            return await episode(env, attempt, albums[-1])
 
         trajectory, log = await self.slots.play(task, play_once)
         kept = albums.pop().shown if trajectory is not None else []
@@ -733,7 +730,8 @@ class Album:
 
 
 def make_env(args):
-    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
+    shown = {"screenshots": True, "viewport": tuple(args.viewport), "paced": True}
+    return envs.make(args.env_id, real_clock=args.real_clock, **shown)
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
@@ -1307,6 +1305,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     schedule = read_schedule(args) if args.schedule else None
     learner = load_learner(args)
+    args.max_tokens = min(args.max_tokens, context_with(args, learner.actor.model))
     if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     env = make_env(args)  # its tasks; the workers have their own
@@ -1320,6 +1319,15 @@ def main(args):
                 restore_learner(learner, run)
             parallel.follow(learner)
             return
+        shown = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        chat, prompt = is_chat(learner.actor.reader, args.prompt_format), partial(agent_prompt, learner.actor.reader)
+
+        def write(action, thought, obs):
+            return write_action(action, obs, args.viewport, chat)
+
+        estimate.begin(
+            args, learner.actor, make_env(args), partial(prompt, **shown), estimate.grpo_async, run.say, write
+        )
         system = System(args, pool, run.path, schedule)
         try:
             train(args, env, run, learner, system)

@@ -299,6 +299,43 @@ def test_prompts_are_made_of_the_actions_own_tokens():
     assert seen[2] == [s.action_ids for s in trajectory.steps[:2]]
 
 
+@pytest.mark.parametrize("room, shown", [(9, [[], [0], [0, 1]]), (3, [[], [0], [1]]), (2, [[], [], []])])
+def test_a_history_loses_its_oldest_steps_where_the_prompt_has_no_room(room, shown):
+    """Two tokens of page, one of each step."""
+    prompts, asked = [], policy([])
+
+    def prompt(instruction, steps, obs, skip=0):
+        return [7, 7, *range(skip, len(steps))]
+
+    def short(*given):
+        prompts.append(rollout.within(prompt, room)(*given))
+        return prompts[-1]
+
+    async def once(env, task, attempt, index):
+        return await rollout.play(env, task, asked, short, str, 1, attempt)
+
+    (played,) = asyncio.run(rollout.play_all([Counter()], tasks(1), asked, once, rollout.FaultLog()))
+    assert [ids[2:] for ids in prompts] == shown and played.ending == "exit"
+
+
+def test_a_page_without_room_is_a_failure_and_the_first_one_a_fault_that_comes_once():
+    pages, asked, faults = {"count 0": 4, "count 1": 5}, policy([]), rollout.FaultLog()
+
+    def prompt(instruction, steps, obs, skip=0):
+        return [0] * pages[obs["text"]]
+
+    async def once(env, task, attempt, index):
+        return await rollout.play(env, task, asked, rollout.within(prompt, 4), str, 1, attempt)
+
+    checked = [replace(task, config={}) for task in tasks(1)]
+    (cut,) = asyncio.run(rollout.play_all([Counter()], checked, asked, once, faults))
+    assert (len(cut.steps), cut.ending, cut.verdict, faults.faults) == (1, "overflow", 0.0, 0)
+    pages["count 0"] = 5
+    assert asyncio.run(rollout.play_all([Counter()], checked, asked, once, faults)) == []
+    assert (faults.episodes, faults.faults, faults.dropped) == (2, 1, 1)
+    assert faults.last == "the first page's prompt has 5 tokens, the model takes 4 beside an answer"
+
+
 def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path):
     class Env(Counter):
         async def reset(self, task, seed=0):

@@ -25,7 +25,7 @@ import sys
 import threading
 import zlib
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import tyro
@@ -76,6 +76,8 @@ class Args:
     """number of the task in its split"""
     headed: bool = False
     """show the browser's window"""
+    real_clock: bool = False
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     policy: str = ""
     """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id): it plays,
     you watch"""
@@ -193,7 +195,14 @@ def prompt_of(module, sees: bool):
         kind = "sees" if sees else "reads text"
         name = Path(module.__file__).name
         raise UsageError(f"the model {kind}, and {name} has no prompt for it: --script takes another's")
-    return found
+    if sees or "skip" in takes:
+        return found
+
+    @wraps(found)
+    def skipping(reader, instruction, steps, obs, skip=0, **settings):  # of a run of before
+        return found(reader, instruction, steps[skip:], obs, **settings)
+
+    return skipping
 
 
 def prompt_settings(prompt, settings: dict) -> dict:
@@ -505,7 +514,8 @@ def main() -> None:
     if args.oracle and args.policy:
         raise UsageError("--oracle or --policy, not both")
     policy = load_policy(args) if args.policy else None
-    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}), **(policy[2] if policy else {}))
+    options = {"real_clock": args.real_clock} | ({"headed": True} if args.headed else {})
+    env = envs.make(args.env_id, **options, **(policy[2] if policy else {}))
     with asyncio.Runner() as runner:
         try:
             play(args, env, runner, policy)

@@ -74,6 +74,8 @@ class RunArgs:
     resume: str = ""
     """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
     name and seed that is not finished, where there is one"""
+    real_clock: bool = False
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     lora_rank: int = preset(0, tiny=0, small=16)
     """train LoRA adapters of this rank instead of all weights, at ten times the preset's learning rates (a rate that is
     given is taken as it is); 0: all weights"""

@@ -146,8 +146,8 @@ class Net:
         """Supervised fine-tuning: token cross-entropy on the actions of the steps, by an optimiser of its own.
 
         `args.sft_epochs` passes in batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as
-        these take. The rate rises to `args.sft_learning_rate` over a tenth, then falls to 0 along a cosine. Returns the
-        mean loss of the last pass.
+        these take. The rate rises to `args.sft_learning_rate` over a tenth (with fewer than ten updates at
+        once), then falls to 0 along a cosine. Returns the mean loss of the last pass.
         """
 
         def loss_sum(part):
@@ -157,7 +157,8 @@ class Net:
         updates = updates or args.sft_epochs * a_pass
         batches = learn.shuffled(steps, args.sft_batch_size, math.ceil(updates / a_pass), rng)[:updates]
         counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
-        rates = [args.sft_learning_rate * learn.warmup_cosine(number / updates) for number in range(updates)]
+        factors = [learn.warmup_cosine(number / updates, updates=updates) for number in range(updates)]
+        rates = [args.sft_learning_rate * factor for factor in factors]
         tuned = replace(self).begin(args.sft_learning_rate)
         losses, _ = tuned.descend(loss_sum, batches, counts=counts, rates=rates, title="fine-tuning")
         return learn.mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
