@@ -47,7 +47,17 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, passes, play, warn_of_gap, within
+from common.lm.rollout import (
+    Slots,
+    check_end,
+    check_tested,
+    demonstrate,
+    logprob_gap,
+    passes,
+    play,
+    warn_of_gap,
+    within,
+)
 from common.lm.run import Run, run_main
 from common.lm.session import load_actor, room_of
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
@@ -1098,6 +1108,7 @@ def end_evaluation(host, begun, name, iteration):
     with host.run.timer("evaluation"):
         played = [one for one in host.system.players.finish_each(begun) if one is not None]
     trajectories = [trajectory for trajectory, _ in played]
+    check_tested(name, begun.count, trajectories, host.system.players.faults)
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
     keep(host.run, played)

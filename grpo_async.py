@@ -45,7 +45,7 @@ from common.lm.engine import AnswerServer, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
-from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, play, warn_of_gap
+from common.lm.rollout import Slots, check_end, check_tested, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
 from common.lm.session import check_flags, context_with, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
@@ -1106,6 +1106,7 @@ def end_evaluation(system, run, evaluation):
     """The same of an evaluation that was begun, once it is over."""
     with run.timer("evaluation"):
         trajectories, pictures = system.finish(evaluation.listed)
+    check_tested(evaluation.name, evaluation.listed.count, trajectories, system.players.faults)
     keep(run, trajectories, pictures, evaluation.name, evaluation.iteration)
     return trajectories, evaluation_metrics(trajectories, evaluation.name.replace(" ", "_"))
 

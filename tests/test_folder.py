@@ -22,6 +22,7 @@ from common.lm import checkpoint, net, origin, resume
 from common.lm.args import RunArgs, parse_args
 from common.lm.net import Net
 from common.lm.run import Run, read_metrics
+from tests.scripts import run_script
 from tests.test_run import ROOT, python, trajectory
 
 WEIGHTS = "critic.safetensors"
@@ -203,7 +204,7 @@ def test_flags_that_a_run_was_begun_with_stay(path, flag, value):
 
 def test_what_does_not_fit_is_named_and_nothing_is_rewritten(path):
     before = files_of(path)
-    with pytest.raises(UsageError, match="0002-2 cannot be loaded with these flags, --beta was 0.1: The size of"):
+    with pytest.raises(UsageError, match="0002-2 cannot be loaded with these flags, --beta was 0.1: The size"):
         load(path, replace(Args(), beta=0.5, resume=str(path)), width=5)
     assert files_of(path) == before
     run, _ = load(path, replace(Args(), beta=0.5, resume=str(path)))
@@ -396,7 +397,7 @@ with Run.create(Args(track=True), "x.py", {str(tmp_path)!r}) as run:
         run.log({{"a": step}}, step)
 print(len(read_metrics(run.path)))
 """
-    done = python(code, env=os.environ | {"PYTHONPATH": str(ROOT), "WANDB_MODE": "offline", "WANDB_SILENT": "true"})
+    done = run_script(["-c", code], os.environ | {"WANDB_MODE": "offline", "WANDB_SILENT": "true"})
     warning, rows = done.stdout.splitlines()
     assert warning.startswith("warning: --track: wandb's process is gone") and rows == "5"
     assert done.returncode == 0 and done.stderr == ""

@@ -188,12 +188,51 @@ def test_too_many_faults_stop_the_run():
     with pytest.raises(TooManyFaults, match="each of the 1 episodes ended in a fault; the last one: the judge is gone"):
         rollout.check_end(answered, [worker])
     rollout.check_end(silence, [rollout.FaultLog()], "http://j")
+    hung = rollout.FaultLog(window=500)  # each twice: a fault, then the agent's own failure
+    for _ in range(3):
+        hung.record(EnvHang("no answer"))
+        hung.agent_hangs += 1
+        hung.record()
+    with pytest.raises(TooManyFaults, match="each of the 6 episodes hung or ended in a fault; the last one: no answer"):
+        rollout.check_end(silence, [hung])
+    hung.record()
+    rollout.check_end(silence, [hung])
     resumed = rollout.FaultLog(window=7)
     resumed.set_state(state)
     assert (resumed.episodes, resumed.faults, resumed.last, resumed.window) == (500, 50, "lost", 7)
     assert list(resumed.recent) == state["recent"]
     resumed.record()
     assert len(resumed.recent) == 7
+
+
+def test_a_test_that_lost_all_of_its_tasks_is_no_success_of_0():
+    faults = rollout.FaultLog(last="the site is gone")
+    with pytest.raises(TooManyFaults, match="none of the 4 tasks of the 'test after' could be played; .*site is gone"):
+        rollout.check_tested("test after", 4, [], faults)
+    for name, count, played in (
+        ("test after", 4, ["one"]),
+        ("test before", 0, []),
+        ("eval", 4, []),
+        ("rollout", 4, []),
+    ):
+        rollout.check_tested(name, count, played, faults)
+
+
+def test_a_player_that_tests_says_so():
+    env = Counter({(name, attempt): (1, EnvFault("gone")) for name in "ab" for attempt in (1, 2, 3)})
+    env.fork = lambda: env
+    run = SimpleNamespace(timer=lambda part: nullcontext(), trajectories=SimpleNamespace(add_image=None))
+    with asyncio.Runner() as runner:
+        player = rollout.Player(env, None, None, lambda *given: [1], run, runner, 1, 1, lockstep=True)
+        player.decode = lambda ids: "on"
+        player.engine = None
+        tasks = [Task(name, "site", "count", 3) for name in "ab"]
+        generated = lambda *given: [Completion([1], [0.0], 0)]  # noqa: E731
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rollout.llm, "generate", generated)
+            with pytest.raises(TooManyFaults, match="none of the 2 tasks of the 'test after' .*: gone"):
+                player.play(tasks, 0.0, 1, "test after")
+            assert player.play(tasks, 0.0, 1, "eval") != []  # played again, sound by now
 
 
 def test_one_crash_of_the_browser_stops_no_run():

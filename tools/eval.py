@@ -315,9 +315,11 @@ def table(trajectories):
 
 def report(run, tasks, trajectories, faults):
     """Prints the table of the tasks that have a check, and what was not played. Raises TooManyFaults where nothing
-    was."""
-    if not trajectories:
+    was, or every page hung, UsageError where no prompt had room: that is no success of 0."""
+    if len(trajectories) <= faults.agent_hangs:
         raise TooManyFaults(f"no task could be played; go on with --resume {run.path}; the last fault: {faults.last}")
+    if all(t.ending == "overflow" for t in trajectories):
+        raise UsageError("no prompt had room for the page: fewer --page-tokens, or a model with a longer context")
     checked, unknown = by_check(trajectories)
     won = sum(bool(t.verdict) for t in checked)
     if checked:

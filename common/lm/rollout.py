@@ -81,14 +81,22 @@ class FaultLog:
 
 def check_end(run, logs, judge=""):
     """At a run's end, with its processes' FaultLogs: raises TooManyFaults where nothing of it counts, because every
-    episode was a fault, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
-    counts = "episodes", "faults", "unanswered"
-    episodes, faults, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
+    episode was a fault or hung, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
+    counts = "episodes", "faults", "agent_hangs", "unanswered"
+    episodes, faults, hangs, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
     last = next((log.last for log in logs if log.last), "")
     if episodes and faults == episodes:
         raise TooManyFaults(f"each of the {faults} episodes ended in a fault; the last one: {last}")
+    if episodes and faults + hangs == episodes:
+        raise TooManyFaults(f"each of the {episodes} episodes hung or ended in a fault; the last one: {last}")
     if judge.startswith("http") and unanswered and all(t.judged is None for t in run.trajectories):
         raise TooManyFaults(f"the judge at {judge} answered none of {unanswered} questions; the last fault: {last}")
+
+
+def check_tested(name, count, played, faults):
+    """Raises TooManyFaults where faults dropped all of a test's `count` tasks: that is no success of 0."""
+    if name.startswith("test") and count and not played:
+        raise TooManyFaults(f"none of the {count} tasks of the {name!r} could be played; the last fault: {faults.last}")
 
 
 class BatchedPolicy:
@@ -453,6 +461,7 @@ class Player:
 
         finished |= self._play_each(tasks, play_once, name, policy, done, without=finished)
         self.tokens += sum(parallel.gather([policy.tokens]))
+        check_tested(kind, len(tasks), finished, self.faults)
         return [finished[index] for index in sorted(finished)]
 
     def _play_each(self, tasks, play_once, title, policy=None, done=lambda place, what: "", without=()):
