@@ -146,8 +146,9 @@
   const NAMED = /^(?!test|component|react|track)(\w+(Id|Key|Index|Value|Date)|id|key|index|value|date|day|row|item)$/;
   const isHeardFor = (el) => {
     const {hearsAll, chosen} = guiOf(el);
-    if (chosen?.has(el)) return true;
-    if (!hearsAll || !/^(li|tr|td|div|span|article)$/.test(el.localName) || !el.attributes.length) return false;
+    if (!hearsAll) return false;
+    if (chosen?.has(el) || el.$$click || el.__click) return true;  // jQuery; Solid, Svelte
+    if (!/^(li|tr|td|div|span|article)$/.test(el.localName) || !el.attributes.length) return false;
     const keys = Object.keys(el.dataset), beside = el.nextElementSibling || el.previousElementSibling;
     const isOne = keys.some((key) => NOTES.test(key) || NAMED.test(key) && beside?.dataset && key in beside.dataset);
     return isOne && !el.querySelector(`${ACTIVE},h1,h2,h3,h4,p,ul,ol,table`) && el.textContent.trim();
@@ -162,7 +163,7 @@
         if (selector) for (const el of jQuery(root).find(selector).toArray()) own.chosen.add(el);
     } catch {}  // the page's own code, of any shape
   };
-  const listens = (el) => el.onclick || el.$$click || el.__click || guiOf(el).heard(el) || isHeardFor(el);
+  const listens = (el) => el.onclick || guiOf(el).heard(el) || isHeardFor(el);
   const isStop = (el) => el.hasAttribute("tabindex") && el.tabIndex >= 0;
   const startsPointer = (el, style = getComputedStyle(el)) => {  // from here on in, the mouse shows a hand
     const above = el.parentElement;

@@ -107,7 +107,7 @@ def test_micro_batches_side_by_side_share_the_memory(tiny, threads, monkeypatch)
 
 
 def test_what_the_backward_pass_keeps_is_counted_without_the_weights():
-    layer, inputs = torch.nn.Linear(8, 3, bias=False), torch.randn(5, 8)
+    layer, inputs = torch.nn.Linear(8, 3, bias=False), torch.randn(5, 8, requires_grad=True)
     assert estimate.saved_bytes(layer, lambda: layer(inputs).exp().sum()) == 4 * 5 * (8 + 3)
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".venv/vllm/bin/python"
 pytestmark = pytest.mark.skipif(not PYTHON.exists(), reason="no .venv/vllm: `make .venv/vllm` installs a vLLM for CPUs")
 START_SECONDS = 600  # half a minute on an idle machine
-CONTEXT = 1024
+CONTEXT = 512
 # `vllm serve` asks for the version of a package "vllm", which the CPU build is not called: so the module itself. A
 # seeded request that is cut at the default of 2,048 tokens kills its engine, hence --max-num-batched-tokens.
 FLAGS = f"""-m vllm.entrypoints.openai.api_server --host 127.0.0.1 --dtype float32 --enforce-eager
@@ -207,7 +207,7 @@ def test_a_served_reward_model_judges_as_it_does_here(tmp_path):
     episodes = read_labelled("assets/orm/labelled.jsonl.gz")[:8]
     prompts = [webrl.orm_prompt(tokenizer, t, True)[0] for t in episodes]
     own = orm.p_yes(net_of(judge, tokenizer, webrl.Args()), prompts)
-    server = Vllm(tmp_path, "assets/orm").start()
+    server = Vllm(tmp_path, "assets/orm", "--max-model-len", "4096").start()
     try:
         assert orm.ask_p_yes(server.url, [tokenizer.decode(prompt) for prompt in prompts]) == pytest.approx(
             own, abs=1e-3

@@ -87,7 +87,7 @@ class RunArgs:
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
     """micro-batches computed side by side on a CPU, one thread each (for tiny models), and threads of each worker on
-    Ray; 0: one at a time, torch's own threads inside each operation"""
+    Ray; 0: one at a time, torch's own threads inside each operation, as many as cores are idle"""
     gradient_checkpointing: bool = False
     """keep one layer's activations at a time in training: less memory for a third more computation"""
     sft_learning_rate: float = 1e-5

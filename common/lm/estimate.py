@@ -226,6 +226,7 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
     weights = sum(p.numel() for p in net.model.parameters())
     budget = min(512, max(8, int((5e12 if on_gpu else 4e10) / weights)))  # tokens of a pass
     run, trained = learn.mapper(), [p for p in net.model.parameters() if p.requires_grad]
+    alone = llm.is_tiny(net.model)  # others answer in parts, side by side (Player.play)
     whole = llm.takes_pictures(net.model)  # a prompt with a part of its picture's tokens is none
 
     def some(tokens):
@@ -249,7 +250,7 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
         with torch.no_grad():
             loss(part)
 
-    def timed(function, each, run=map):
+    def timed(function, each, run=map, threads=1):
         """Seconds of `function` on each of them, without what else the machine does: by the CPU's time."""
         begun, used, times = time.perf_counter(), time.process_time(), 0
         while not times or time.perf_counter() - begun < SHORT:
@@ -258,13 +259,16 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
                 torch.cuda.synchronize()
             times += 1
         wall, used = time.perf_counter() - begun, time.process_time() - used
-        threads = torch.get_num_threads() if run is map else parts
-        alone = wall if on_gpu else min(wall, used / (1 + BESIDE * (threads - 1)))
-        spent.append((wall, alone))
-        return alone / times
+        threads = max(threads, torch.get_num_threads() if run is map else parts)
+        quiet = wall if on_gpu else min(wall, used / (1 + BESIDE * (threads - 1)))
+        spent.append((wall, quiet))
+        return quiet / times
 
     def generated(tokens):
-        return lambda prompts: llm.generate(net.model, net.reader, prompts, [0] * len(prompts), max_new_tokens=tokens)
+        def answer(prompts):
+            return llm.generate(net.model, net.reader, prompts, [0] * len(prompts), max_new_tokens=tokens)
+
+        return answer if alone else lambda prompts: learn.in_parts(answer, prompts)
 
     with torch.random.fork_rng():
         learn.train_mode(net.model)
@@ -275,12 +279,12 @@ def measure(net: Net, seen: Sample, rows: int) -> Speed:
         learning = timed(gradient, [large] * parts, run) / parts / large[2]
         net.model.eval()
         scoring = timed(forward, [large] * parts, run) / parts / large[2]
-        reading = timed(forward, [large]) / large[2]  # generation reads by itself, not side by side
+        reading = timed(forward, [large]) / large[2] if alone else scoring
         # that many rows of a few tokens: how much they have read matters little
         prompts = large[0] if whole else [list(seen.prompts[i % len(seen.prompts)])[:16] for i in range(rows)]
-        one, five = (timed(generated(tokens), [prompts]) for tokens in (1, 5))
-    walls, alone = map(sum, zip(*spent, strict=True))
-    return Speed(reading, max(0.0, five - one) / 4 * rows / len(prompts), scoring, learning, per_token, walls / alone)
+        one, five = (timed(generated(tokens), [prompts], threads=1 if alone else parts) for tokens in (1, 5))
+    walls, quiet = map(sum, zip(*spent, strict=True))
+    return Speed(reading, max(0.0, five - one) / 4 * rows / len(prompts), scoring, learning, per_token, walls / quiet)
 
 
 def saved_bytes(model: torch.nn.Module, loss: Callable) -> int:

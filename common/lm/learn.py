@@ -4,6 +4,7 @@ Nothing here knows what an item is: a loss takes a list of them and gives the su
 """
 
 import math
+import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -143,6 +144,15 @@ def side_by_side() -> int:
 def mapper() -> Callable:
     """`map`, which computes so many at a time."""
     return map if _threads is None else _threads.map
+
+
+def leave_busy_cores(load: float) -> None:
+    """Torch's threads inside an operation: as many as cores are idle at this load average, one at least. Two threads on
+    two busy cores take ten times the CPU's time of one: they spin while they wait for each other. OMP_NUM_THREADS
+    decides where it is set."""
+    if "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(min(torch.get_num_threads(), max(1, cores - round(load))))
 
 
 def use_threads(count: int) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +59,8 @@ def load_actor(args, vision: bool = False, betas: tuple[float, float] = (0.9, 0.
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
+    elif not getattr(args, "lockstep", False) and not getattr(args, "schedule", ""):  # which promise the same bits
+        learn.leave_busy_cores(os.getloadavg()[0])
     model, reader = llm.load(*base_model(args), vision=vision)
     actor = Net(model, reader, args.micro_batch_tokens, args.adam_eps, betas)
     if args.prompt_format == "chat" and not actor.tokenizer.chat_template:
