@@ -157,12 +157,12 @@ class Args(RunArgs):
     # Algorithm 1
     num_phases: int = preset(8, tiny=6, small=3, smoke=2)
     """phases N"""
-    start_episodes: int = preset(1186, tiny=300, small=112, smoke=12)
+    start_episodes: int = preset(1186, tiny=300, small=72, smoke=12)
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
     start_buffer: Literal["rollouts", "both"] = "rollouts"
     """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
     demonstrations besides (the authors' runs began with the SFT data)"""
-    instructions_per_phase: int = preset(500, tiny=256, small=112, smoke=8)
+    instructions_per_phase: int = preset(500, tiny=256, small=72, smoke=8)
     """new instructions K a phase"""
     curriculum: bool = preset(True, tiny=False, smoke=True)
     """generate instructions from failed ones; off: draw from the training instructions"""
