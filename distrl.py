@@ -511,6 +511,7 @@ class RolloutWorker:
         transformers.logging.set_verbosity_error()
         if args.cpu_threads:
             torch.set_num_threads(args.cpu_threads)
+        serve.set_limits(args)
         self.args, self.sees = args, llm.sees(args.model_id)
         model, reader = llm.load(args.model_id, args.lora_rank, args.load_in_4bit, vision=self.sees)
         self.newest, self.kept = Policy(model, reader, args.max_new_tokens), None
@@ -1387,6 +1388,7 @@ def check_flags(args):
     phone_spread"""
     shares = "retrace_lambda target_share filter_quantile gamma"
     check_ranges(args, at_least_1, shares, any_value="advantage_floor")
+    serve.set_limits(args)
     if args.algorithm not in ALGORITHMS:
         raise UsageError(f"--algorithm {args.algorithm}: one of {', '.join(ALGORITHMS)}")
     if 0 < args.total_trajectories < args.warmup_trajectories:

@@ -38,7 +38,7 @@ import torch
 
 import envs
 from common.errors import TooManyFaults, UsageError
-from common.lm import estimate, fsdp, learn, llm, net, parallel
+from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import AnswerServer, EngineServer
@@ -625,6 +625,7 @@ class RolloutWorker:
         import transformers
 
         transformers.logging.set_verbosity_error()
+        serve.set_limits(args)
         self.args, self.name, self.store, self.server, self.eval_server = args, name, store, server, eval_server
         self.processor = llm.load_processor(llm.find_model(args.model_id))
         self.rng = random.Random(f"{args.seed}/{number}")

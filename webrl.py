@@ -899,9 +899,9 @@ def main(args):
         raise UsageError(f"--judge {args.judge}: orm, env or a URL")
     check_flags(args)
     if args.judge not in ("orm", "env"):  # a wrong URL or key shows now, not after the first hour
-        serve.served_model(args.judge, "--judge")
+        orm.check_judge(args.judge)
     if args.generator:
-        serve.reply(args.generator, args.generator_model, "Reply with OK.", "--generator")
+        serve.reply(args.generator, args.generator_model, "Reply with OK.", "--generator", serve.LIMITS.start)
     learner = Learner(load_actor(args), random.Random(args.seed))
     tokenizer = learner.actor.tokenizer
     if args.orm_model_id and args.judge == "orm":  # now, not after the first hours

@@ -3,15 +3,15 @@
 A language model is asked for YES or NO; the logits of the two answers are compared.
 """
 
+import asyncio
 import math
 import random
-from concurrent.futures import ThreadPoolExecutor
 
-from common.errors import UsageError
+from common.errors import JudgeFault, TooManyFaults, UsageError
 from common.lm import parallel
 from common.lm.stats import auc
 
-JUDGE_SECONDS, JUDGE_CALLS = 60, 16  # of a served judge: for one answer, and at once
+JUDGE_CALLS = 16  # of a served judge at once
 UNKNOWN = "Nobody knows how good the judge is: it judged no episode that a check knows, too"
 
 
@@ -47,38 +47,76 @@ def p_yes(net, prompts):
     return learn.map_batches(score, prompts, [len(p) for p in prompts], net.tokens)
 
 
-def ask_p_yes(url, prompts):
-    """`p_yes` by a served ORM, for prompts as text: None for each that gets no answer, or neither YES nor NO.
+def ask_p_yes(url, prompts, patience=None, faults=False):
+    """`p_yes` by a served ORM, for prompts as text: None for each that gets no answer, or neither YES nor NO; with
+    `faults` no answer raises JudgeFault.
 
-    Raises UsageError where the server gives no log-probs.
+    Raises UsageError where the server gives no log-probs, TooManyFaults where it is gone for `patience` seconds. Of
+    several processes the first one asks; errors are all processes'.
     """
     if not parallel.is_main():
-        return parallel.broadcast(None)
-    import openai
+        found = parallel.broadcast(None)
+    else:
+        try:
+            found = _ask_all(url, prompts, patience, faults)
+        except (UsageError, JudgeFault, TooManyFaults) as error:
+            found = error
+        found = parallel.broadcast(found)
+    if isinstance(found, Exception):
+        raise found
+    return found
 
+
+def check_judge(url):
+    """Raises UsageError, one line, where no ORM with log-probs is served at `url`: before any training."""
     from common.lm import serve
 
-    client, model = serve.client(url, JUDGE_SECONDS), serve.served_model(url, "--judge")
+    try:
+        ask_p_yes(url, ["Reply with YES or NO.\n"], serve.LIMITS.start, faults=True)
+    except (JudgeFault, TooManyFaults) as error:
+        raise UsageError(str(error).replace("the judge at", "--judge", 1)) from error
 
-    def ask(prompt):
-        settings = {"max_tokens": 1, "temperature": 0.0, "logprobs": 20, "extra_body": {"add_special_tokens": False}}
-        try:
-            (choice, *_) = client.completions.create(model=model, prompt=prompt, **settings).choices
-        except (openai.OpenAIError, AttributeError, TypeError, ValueError):  # no answer, or none in the API's form
-            return None
-        if not isinstance(getattr(choice, "text", None), str):
-            return None
-        logprobs = choice.logprobs
-        if not logprobs or not logprobs.top_logprobs:
+
+def _ask_all(url, prompts, patience, faults):
+    from common.lm import serve
+
+    model, server = serve.served_model(url, "--judge"), serve.Server(url, f"the judge at {url}", JudgeFault)
+    settings = {"model": model, "max_tokens": 1, "temperature": 0.0, "logprobs": 20, "add_special_tokens": False}
+
+    async def ask(prompt, places):
+        async with places:
+            try:
+                top = await server.ask("/completions", {"prompt": prompt, **settings}, _top_logprobs, patience)
+            except JudgeFault:
+                if faults:
+                    raise
+                return None
+        if top is None:
             raise UsageError(f"--judge {url}: it does not return log-probs")
         said = {"YES": 0.0, "NO": 0.0}
-        for token, logprob in logprobs.top_logprobs[0].items():
+        for token, logprob in top.items():
             if token.strip().upper() in said:
                 said[token.strip().upper()] += math.exp(logprob)
         return said["YES"] / sum(said.values()) if sum(said.values()) else None
 
-    with ThreadPoolExecutor(JUDGE_CALLS) as pool:
-        return parallel.broadcast(list(pool.map(ask, prompts)))
+    async def ask_all():
+        places = asyncio.Semaphore(JUDGE_CALLS)
+        return await asyncio.gather(*(ask(prompt, places) for prompt in prompts))
+
+    return serve.run(server, ask_all())
+
+
+def _top_logprobs(reply):
+    """{token: log-prob} of a completion's one token; None where the server gives none."""
+    choice = reply["choices"][0]
+    if not isinstance(choice["text"], str):
+        raise ValueError
+    if not choice.get("logprobs") or not choice["logprobs"].get("top_logprobs"):
+        return None
+    (top, *_) = choice["logprobs"]["top_logprobs"]
+    if not all(isinstance(logprob, float | int) and logprob <= 0.01 for logprob in top.values()):  # rounding
+        raise ValueError
+    return top
 
 
 def train(net, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weight=0.0, schedule=None):

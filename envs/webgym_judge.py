@@ -14,12 +14,12 @@ import os
 import re
 from dataclasses import dataclass
 
-from common.errors import Blocked, BudgetSpent, JudgeFault, UsageError
-from common.lm import serve
+from common.errors import Blocked, BudgetSpent, JudgeFault, TooManyFaults, UsageError
+from common.lm.serve import LIMITS, text_of
 from common.screen import message_part
 from envs.webarena_judge import connect
 
-SECONDS, TRIES, BACK_OFF = 120, 4, 1.0  # for one reply; replies asked for before it is a fault; s before the second
+TRIES = 4  # replies asked for before it is a fault that none of them has a verdict
 AT_ONCE = 16  # questions under way together
 REPLY_TOKENS = 2048
 MOST, MOST_FOR_BLOCK = 48, 20  # screenshots in one question
@@ -77,7 +77,7 @@ class Episode:
 class RubricJudge:
     """`model` at `url`, `small_model` for the questions before the rubric; empty: the one model that is served there.
 
-    `most_calls` and `most_tokens` (0: no limit) are caps on requests, repeated ones included, and on the tokens that
+    `most_calls` and `most_tokens` (0: no limit) are caps on questions, repeated ones included, and on the tokens that
     replies report, of this object's life; requests under way when the second is reached still come in.
     """
 
@@ -85,7 +85,7 @@ class RubricJudge:
         self.url, self.model, self.small_model = url, model, small_model
         self.most = {"CALLS": most_calls, "TOKENS": most_tokens}
         self.spent = {"CALLS": 0, "TOKENS": 0}
-        self._client, self._starting = None, asyncio.Lock()
+        self._server, self._starting = None, asyncio.Lock()
 
     @classmethod
     def from_environment(cls):
@@ -102,24 +102,27 @@ class RubricJudge:
         """Connect, and show it two pictures that are known. Raises UsageError, one line, where that fails."""
         self.require()
         async with self._starting:
-            if self._client is not None:
+            if self._server is not None:
                 return
             self._at_once = asyncio.Semaphore(AT_ONCE)
-            client, self.model = await connect("WEBGYM_JUDGE", self.url, self.model, SECONDS, retries=0)
+            server, self.model = await connect("WEBGYM_JUDGE", self.url, self.model)
             self.small_model = self.small_model or self.model
             for model, colour in itertools.product({self.model, self.small_model}, ("red", "blue")):
                 try:
-                    sees_red = await self._ask(client, model, "Is this picture red all over?", [_plain(colour)])
-                except JudgeFault as error:
+                    asked = "Is this picture red all over?", [_plain(colour)]
+                    sees_red = await self._ask(server, model, *asked, patience=LIMITS.start)
+                except BudgetSpent:
+                    raise
+                except (JudgeFault, TooManyFaults) as error:
                     raise UsageError(f"WEBGYM_JUDGE={self.url}: {error}") from None
                 if sees_red != (colour == "red"):
                     raise UsageError(f"WEBGYM_JUDGE={self.url}: {model} does not see that a picture is {colour}")
-            self._client = client
+            self._server = server
 
     async def close(self):
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
+        server, self._server = self._server, None
+        if server is not None:
+            await server.close()
 
     async def score(self, episode):
         """1.0 if the answer is supported and every fact is proved, otherwise 0.0; 0.0 without an answer.
@@ -161,34 +164,38 @@ class RubricJudge:
     async def _rule(self, prompt, episode, screenshots, model="", **more):
         quoted = {name: _quote(getattr(episode, name)) for name in ("task", "facts", "answer", "actions")}
         question = prompt.format(**quoted, **more)
-        return await self._ask(self._client, model or self.model, question, screenshots)
+        return await self._ask(self._server, model or self.model, question, screenshots)
 
-    async def _ask(self, client, model, question, screenshots):
-        """Whether the verdict is YES. Raises JudgeFault after TRIES replies without one, BudgetSpent."""
-        import openai
-
+    async def _ask(self, server, model, question, screenshots, patience=None):
+        """Whether the verdict is YES. Raises JudgeFault after TRIES replies without one or where no reply comes,
+        TooManyFaults where the judge stays away, BudgetSpent."""
         content = [{"type": "text", "text": question}, *map(message_part, screenshots)]
         turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": content}]
         problem = ""
         for number in range(TRIES):
-            if number:
-                await asyncio.sleep(BACK_OFF * 2 ** (number - 1))
             try:
                 async with self._at_once:
                     self._charge()
                     # the same question again must be able to get another reply
                     settings = {"temperature": 0.7 if number else 0.0, "max_tokens": REPLY_TOKENS}
-                    reply = await client.chat.completions.create(model=model, messages=turns, **settings)
-                self.spent["TOKENS"] += getattr(getattr(reply, "usage", None), "total_tokens", None) or 0
-                said = serve.text_of(reply)
-            except (openai.OpenAIError, ValueError, TypeError) as error:  # TypeError: a usage that is no number
+                    said = await server.chat(model, turns, self._count_and_read, patience, **settings)
+            except JudgeFault as error:
+                if error.status != 200:  # refused, or asked long enough
+                    raise
                 problem = str(error)
             else:
                 verdicts = ["".join(groups).upper() for groups in VERDICT.findall(said)]
                 if verdicts:
                     return verdicts[-1] == "YES"
-                problem = f"no verdict in its reply, which ends in {said[-80:]!r}"
-        raise JudgeFault(f"the judge at {self.url}: {problem} ({TRIES} tries)")
+                problem = f"{server.who}: no verdict in its reply, which ends in {said[-80:]!r}"
+        raise JudgeFault(f"{problem} ({TRIES} tries)")
+
+    def _count_and_read(self, reply):
+        used = reply["usage"]["total_tokens"] if reply.get("usage") else 0
+        if not isinstance(used, int) or used < 0:
+            raise ValueError
+        self.spent["TOKENS"] += used
+        return text_of(reply)
 
     def _charge(self):
         """Count a request. Raises BudgetSpent, one line, where it may not be sent."""

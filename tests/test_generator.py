@@ -12,7 +12,7 @@ import pytest
 
 import webrl
 from common import orm
-from common.errors import JudgeFault, UsageError
+from common.errors import JudgeFault, TooManyFaults, UsageError
 from common.lm import serve
 from common.lm.evaluator import Evaluator
 from envs import Task
@@ -95,7 +95,7 @@ def test_a_generator_of_no_use_is_left_for_the_environment(server, monkeypatch):
     url, handler = server
     asked = []
 
-    def silent(url, model, prompt, flag):
+    def silent(url, model, prompt, flag, patience=None):
         asked.append(prompt)
         if len(asked) % 2:
             raise UsageError("Request timed out.")
@@ -139,12 +139,15 @@ def test_a_reply_has_an_end(server):
 
 def test_a_server_that_fails_for_a_moment_is_asked_again(server):
     url, handler = server
-    handler.failures = 2
+    handler.failures = 1
     assert "blue mug" in serve.ask(url, "m", "write tasks", "--generator")
 
 
-def test_a_server_that_stays_away_is_one_clear_line():
+def test_a_server_that_stays_away_is_one_clear_line(monkeypatch):
     with pytest.raises(UsageError, match="--generator http://127.0.0.1:9/v1"):
+        serve.reply("http://127.0.0.1:9/v1", "m", "hello", "--generator", serve.LIMITS.start)
+    monkeypatch.setattr(serve.LIMITS, "patience", 0.1)
+    with pytest.raises(TooManyFaults, match="--generator http://127.0.0.1:9/v1"):  # the run stops, and can go on
         serve.ask("http://127.0.0.1:9/v1", "m", "hello", "--generator")
 
 
@@ -170,7 +173,7 @@ async def test_no_client_by_url_takes_what_is_no_reply_for_one(reply):
         with pytest.raises(UsageError, match=f"--judge {url}: no model is served there"):
             await asyncio.to_thread(serve.served_model, url, "--judge")
         with pytest.raises(UsageError, match=f"X={url}: "):
-            await connect("X", url, "", 5, 0)
+            await connect("X", url, "")
 
     class Silent(Broken):
         def do_GET(self):

@@ -101,7 +101,6 @@ def shake(model, seed):
 
 def ask(engine, prompts, temperature, new_tokens=16):
     async def together():
-        engine.client = serve.async_client(engine.url)  # its connections are this event loop's
         asked = (engine.complete(p, seed, temperature, new_tokens, 0) for seed, p in enumerate(prompts, 1))
         return await asyncio.gather(*asked)
 

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 import pytest
 
 import envs
-from common.errors import EnvFault, EnvHang, JudgeFault, UsageError
+from common.errors import EnvFault, EnvHang, JudgeFault, TooManyFaults, UsageError
+from common.lm.serve import LIMITS
 from envs import webarena_sites
 from envs.arena import SITES, tasks
 from envs.arena.content import World
@@ -661,9 +662,9 @@ class JudgeModel(Handler):
         assert body["temperature"] == 0.0 and body["model"] == "judge"
         fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
         if "Reference answer" in fields:
-            said = "correct" if fields["Reference answer"] in fields["Answer to grade"] else "incorrect"
+            said = "correct" if fields["Reference answer"][1:-1] in fields["Answer to grade"] else "incorrect"
         else:
-            said = "same" if fields["Actual reason"] in fields["Reported reason"] else "different"
+            said = "same" if fields["Actual reason"][1:-1] in fields["Reported reason"] else "different"
         said = JudgeModel.says or f"Verdict: {said.title()}."
         message = {"role": "assistant", "content": said}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
@@ -671,7 +672,7 @@ class JudgeModel(Handler):
 
 
 async def test_the_judge(monkeypatch):
-    monkeypatch.setattr("envs.webarena_judge.RETRIES", 0)
+    monkeypatch.setattr(LIMITS, "patience", 0.1)
     JudgeModel.says = None
     with serve(JudgeModel) as url:
         judge = Judge(f"{url}/v1")
@@ -703,7 +704,7 @@ async def test_the_judge(monkeypatch):
         with pytest.raises(UsageError, match="2 models there"):
             await Judge(f"{url}/v1").start()
         JudgeModel.served, JudgeModel.says = ["judge"], None
-    with pytest.raises(EnvFault, match="the judge at"):
+    with pytest.raises(TooManyFaults, match="the judge at"):
         await judge.same_answer("q", "a", "b")
     with pytest.raises(UsageError, match="WEBARENA_JUDGE="):
         await Judge(f"{url}/v1").start()
@@ -763,7 +764,7 @@ async def test_a_reply_that_is_none_is_a_fault(reply):
 
     with serve(Broken) as url:
         judge = Judge(f"{url}/v1", "judge")
-        judge.client, _ = await connect("X", judge.url, "judge", 5, 0)
+        judge.server, _ = await connect("X", judge.url, "judge")
         with pytest.raises(JudgeFault, match="overloaded" if "error" in reply else "no reply in the API's form"):
             await judge.same_answer("q", "a", "b")
 

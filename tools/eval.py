@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 import common.interrupt  # noqa: F401
 import envs
 from common import visual
-from common.errors import Blocked, EnvFault, TooManyFaults, UsageError
+from common.errors import TooManyFaults, UsageError
 from common.lm import learn, llm, resume, serve
 from common.lm.args import parse_args, values_of
 from common.lm.rollout import Player, within
@@ -98,6 +98,8 @@ class Args:
     """longest answer in tokens; 0: the run's own, else that of the script's preset for the model's size, or 2048"""
     page_tokens: int = 0
     """longest page in a prompt in tokens (for a server: of four characters); 0: as for the answer, or 12000"""
+    reply_timeout: float = 300.0
+    """seconds for one whole reply of a model by URL, the policy or a judge: longer is a fault"""
 
 
 # What an evaluation measures: with another value it is another one.
@@ -121,14 +123,14 @@ class Endpoint:
     """
 
     def __init__(self, args):
-        self.url, self.released = args.policy, args.prompt_format == "webrl"
+        self.released = args.prompt_format == "webrl"
         self.script = script_module(args.script or "webrl.py")
         if not hasattr(self.script, "released_prompt" if self.released else "agent_task"):
             raise UsageError(f"--script {args.script}: a server is asked in the format of webrl.py or a copy of it")
-        self.client = serve.async_client(args.policy)
+        self.server = serve.Server(args.policy, f"--policy {args.policy}")
         self.model = args.policy_model or serve.served_model(args.policy, "--policy", only=True)
         if not self.released:  # a wrong URL, key or name shows now, not in every episode
-            serve.ask(args.policy, self.model, "Reply with OK.", "--policy")
+            serve.reply(args.policy, self.model, "Reply with OK.", "--policy", serve.LIMITS.start)
         self.texts, self.count = {}, 0
 
     def prompt(self, instruction, steps, obs):
@@ -143,24 +145,15 @@ class Endpoint:
 
     async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
         """One prompt's Completion, without log-probs. Raises EnvFault where the server gives none."""
-        import openai
-
         text = self.texts.pop(prompt_ids[0])
-        settings = {"model": self.model, "temperature": temperature, "max_tokens": max_new_tokens}
+        settings = {"temperature": temperature, "max_tokens": max_new_tokens}
         settings |= {"seed": seed} if temperature else {}
-        try:
-            if self.released:
-                reply = await self.client.completions.create(prompt=text, stop=[self.script.END], **settings)
-                said = reply.choices[0].text or ""
-            else:
-                turns = [
-                    {"role": "system", "content": self.script.AGENT_SYSTEM_PROMPT},
-                    {"role": "user", "content": text},
-                ]
-                said = serve.text_of(await self.client.chat.completions.create(messages=turns, **settings))
-        except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
-            fault = Blocked if isinstance(error, openai.BadRequestError) else EnvFault
-            raise fault(f"--policy {self.url}: {error}") from error
+        if self.released:
+            body = {"model": self.model, "prompt": text, "stop": [self.script.END], **settings}
+            said = await self.server.ask("/completions", body, lambda reply: serve.clean(reply["choices"][0]["text"]))
+        else:
+            system = {"role": "system", "content": self.script.AGENT_SYSTEM_PROMPT}
+            said = await self.server.chat(self.model, [system, {"role": "user", "content": text}], **settings)
         return llm.Completion(list(said.encode(errors="replace")), [], version)
 
 
@@ -375,6 +368,7 @@ def main(args):
         raise UsageError("--prompt-format plain is for --model-id; a server is asked in chat or webrl")
     if args.num_envs < 1:
         raise UsageError("--num-envs must be at least 1")
+    serve.set_limits(args)
     env, policy = make_policy(args)
     own = policy.pop("max_steps")
     longest = args.max_steps or own

@@ -100,6 +100,8 @@ class RunArgs:
     micro_batch_tokens: int = 16384
     """tokens of one forward and backward pass, padding included: fewer need less memory and give the same gradient; a
     longer step goes alone"""
+    reply_timeout: float = 300.0
+    """seconds for one whole reply of a model by URL (an engine, a judge, a generator): longer is a fault"""
 
 
 def own_first(args_class: type) -> type:

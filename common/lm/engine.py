@@ -7,11 +7,12 @@ ours.
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from pathlib import Path
 
-from common.errors import Blocked, EnvFault, UsageError
+from common.errors import EnvFault, TooManyFaults, UsageError
 from common.lm import llm, serve
 from common.screen import message_part
 
@@ -22,15 +23,15 @@ class Engine:
 
     def __init__(self, url, stop_ids):
         self.url, self.stop_ids, self.adapters, self.lock = url, list(stop_ids), {}, threading.Lock()
-        self.client, self.setup = serve.async_client(url), serve.client(url, retries=2)
+        self.sound = False  # whether a reply had all that is needed
+        self.server = serve.Server(url, f"the engine at {url}")
         self.model = serve.served_model(url, "--engine")
 
     async def complete(self, prompt_ids, seed, temperature, max_new_tokens, version):
         """One prompt's Completion. Raises EnvFault where the server is lost."""
         settings = {"seed": seed, "temperature": temperature, "max_tokens": max_new_tokens}
         settings |= {"prompt": list(prompt_ids), "logprobs": 0}  # of the sampled token alone
-        choice = (await self._create(self.client.completions, settings)).choices[0]
-        return self._completion(choice, choice.logprobs and choice.logprobs.token_logprobs, version)
+        return self._completion(*await self._create("/completions", settings, _of_text), version)
 
     async def complete_chat(self, turns, pictures, seed, temperature, max_new_tokens, version):
         """The same of a chat with pictures, as chat templates take it: `turns` are its messages, `pictures` the files'
@@ -39,16 +40,12 @@ class Engine:
         messages = [{**turn, "content": [_part(part, left) for part in turn["content"]]} for turn in turns]
         settings = {"seed": seed, "temperature": temperature, "max_tokens": max_new_tokens}
         settings |= {"messages": messages, "logprobs": True, "top_logprobs": 0}
-        reply = await self._create(self.client.chat.completions, settings)
-        choice = reply.choices[0]
-        logprobs = choice.logprobs and [token.logprob for token in choice.logprobs.content]
-        return self._completion(choice, logprobs, version), list(getattr(reply, "prompt_token_ids", None) or [])
+        ids, logprobs, prompt_ids = await self._create("/chat/completions", settings, _of_chat)
+        return self._completion(ids, logprobs, version), prompt_ids
 
-    async def _create(self, endpoint, settings):
-        """The reply. Raises EnvFault where the server is lost."""
-        import openai
-
-        extra = {
+    async def _create(self, path, settings, read):
+        """`read` of the reply. Raises EnvFault where there is none, TooManyFaults where the server stays away."""
+        settings |= {
             "return_token_ids": True,
             "stop_token_ids": self.stop_ids,
             # a model's generation config must not change what is sampled from
@@ -59,28 +56,25 @@ class Engine:
         }
         model = self.model
         try:
-            try:
-                return await endpoint.create(model=model, **settings, extra_body=extra)
-            except openai.NotFoundError:  # it was started anew, without our adapter
-                if not await asyncio.to_thread(self._load_again, model):
-                    raise
-                return await endpoint.create(model=model, **settings, extra_body=extra)
-        except openai.OpenAIError as error:
-            fault = Blocked if isinstance(error, openai.BadRequestError) else EnvFault
-            raise fault(f"the engine at {self.url}: {error}") from error
+            return await self.server.ask(path, {"model": model, **settings}, read)
+        except EnvFault as error:
+            if error.status != 404 or not await asyncio.to_thread(self._load_again, model):
+                raise
+            return await self.server.ask(path, {"model": model, **settings}, read)  # started anew, without our adapter
 
-    def _completion(self, choice, logprobs, version):
-        ids = getattr(choice, "token_ids", None)
+    def _completion(self, ids, logprobs, version):
         if ids is None or logprobs is None or len(ids) != len(logprobs):
-            raise UsageError(f"--engine {self.url}: it does not return token ids with log-probs (vLLM 0.10.2 or later)")
-        return llm.Completion(list(ids), list(logprobs), version)
+            lack = "it does not return token ids with log-probs"
+            if self.sound:  # it does, so this is one odd reply
+                raise EnvFault(f"the engine at {self.url}: {lack}")
+            raise UsageError(f"--engine {self.url}: {lack} (vLLM 0.10.2 or later)")
+        self.sound = True
+        return llm.Completion(ids, logprobs, version)
 
     def load_adapter(self, folder, name, kept=0):
         """From now on sample from the LoRA adapter in `folder`, a path that the server can read. As many of the earlier
         ones as `kept` says stay loaded, for requests that are on their way. Raises EnvFault where the server is lost,
         UsageError where it refuses."""
-        import openai
-
         try:
             with self.lock:
                 there = self._served()
@@ -94,9 +88,11 @@ class Engine:
                     del self.adapters[oldest]
                     if oldest in there:  # else it was started anew
                         self._unload(oldest)
-        except openai.APIConnectionError as error:  # time-outs are such, too
-            raise EnvFault(f"the engine at {self.url} did not load an adapter: {error}") from error
-        except openai.OpenAIError as error:
+        except TooManyFaults as error:
+            raise TooManyFaults(f"did not load an adapter: {error}") from error
+        except EnvFault as error:
+            if error.status is None or error.status in serve.BUSY:
+                raise EnvFault(f"did not load an adapter: {error}") from error
             raise UsageError(
                 f"--engine {self.url}: it does not load adapters ({error}); start it with --enable-lora, a "
                 "--max-lora-rank that is large enough and VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
@@ -112,21 +108,49 @@ class Engine:
 
     def close(self):
         """Unload what was loaded, where the server is still there."""
-        import openai
+        with contextlib.suppress(EnvFault, TooManyFaults), self.lock:
+            for name in set(self.adapters) & self._served(serve.LIMITS.start):
+                self._unload(name, serve.LIMITS.start)
 
-        with contextlib.suppress(openai.OpenAIError), self.lock:
-            for name in set(self.adapters) & self._served():
-                self._unload(name)
-
-    def _served(self):
-        return {model.id for model in self.setup.models.list().data}
+    def _served(self, patience=None):
+        return {model["id"] for model in self._now(self.server.models(patience))}
 
     def _load(self, name, folder):
         body = {"lora_name": name, "lora_path": str(Path(folder).resolve())}
-        self.setup.post("/load_lora_adapter", body=body, cast_to=str)
+        self._now(self.server.ask("/load_lora_adapter", body, None))
 
-    def _unload(self, name):
-        self.setup.post("/unload_lora_adapter", body={"lora_name": name}, cast_to=str)
+    def _unload(self, name, patience=None):
+        self._now(self.server.ask("/unload_lora_adapter", {"lora_name": name}, None, patience))
+
+    def _now(self, question):
+        return serve.run(self.server, question)
+
+
+def _of_text(reply):
+    """(Token ids, log-probs) of a completion, None where the server gives none."""
+    choice = reply["choices"][0]
+    logprobs = choice.get("logprobs")
+    return _whole(choice.get("token_ids")), _finite(logprobs and logprobs["token_logprobs"])
+
+
+def _of_chat(reply):
+    """(Token ids, log-probs, the prompt's token ids) of a chat completion, None where the server gives none."""
+    choice = reply["choices"][0]
+    logprobs = choice.get("logprobs")
+    logprobs = logprobs and [token["logprob"] for token in logprobs["content"]]
+    return _whole(choice.get("token_ids")), _finite(logprobs), _whole(reply.get("prompt_token_ids")) or []
+
+
+def _whole(ids):
+    if ids is not None and not all(type(one) is int and one >= 0 for one in ids):
+        raise ValueError
+    return ids
+
+
+def _finite(logprobs):
+    if logprobs is not None and not all(type(one) in (int, float) and math.isfinite(one) for one in logprobs):
+        raise ValueError
+    return logprobs
 
 
 def _part(part, pictures):
@@ -179,6 +203,7 @@ class AnswerServer:
     def __init__(self, args, store):
         import ray
 
+        serve.set_limits(args)
         self.args, self.store, self.lock = args, ray.get_actor(store), asyncio.Lock()
         self.version, self.tokens, self.busy, self.asked = -1, 0, 0.0, 0
         self.given = asyncio.Event()  # weights

@@ -20,22 +20,16 @@ class Evaluator:
 
     def __init__(self, url: str, model: str, prompt: str):
         self.url, self.model, self.prompt = url, model, prompt
-        self.client = serve.async_client(url, 60, 3)
+        self.server = serve.Server(url, f"the judge at {url}", JudgeFault)
 
     async def success(self, instruction: str, actions: list[str], screens: list[bytes]) -> float:
         """1.0 or 0.0; `screens` are image files' bytes, the last one what was seen in the end. Raises JudgeFault where
-        the judge is lost or says neither: no verdict is no failure."""
-        import openai
-
+        the judge is lost or says neither (no verdict is no failure), TooManyFaults where it stays away."""
         task, actions = (json.dumps(given, ensure_ascii=False) for given in (instruction, actions))
         text = {"type": "text", "text": self.prompt.format(task=task, actions=actions)}
         parts = map(message_part, screens)
         messages = [{"role": "user", "content": [text, *parts]}]
-        try:
-            reply = await self.client.chat.completions.create(model=self.model, messages=messages, temperature=0.0)
-            answer = serve.text_of(reply)
-        except (openai.OpenAIError, ValueError) as error:
-            raise JudgeFault(f"the judge at {self.url}: {error}") from error
+        answer = await self.server.chat(self.model, messages, temperature=0.0)
         found = STATUS.findall(answer)
         if not found:
             raise JudgeFault(f"the judge at {self.url} said neither success nor failure: {answer[-80:]!r}")

@@ -88,8 +88,11 @@ class Players:
         try:
             asyncio.run(self._play())
         except BaseExceptionGroup as errors:
+            error = errors.exceptions[0]
+            while getattr(error, "cause", None) is not None:  # what happened in an actor, or in one that it asked
+                error = error.cause
             with self.changed:
-                self.error = getattr(errors.exceptions[0], "cause", errors.exceptions[0])  # what happened in an actor
+                self.error = error
                 self.changed.notify_all()
 
     async def _play(self):

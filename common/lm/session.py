@@ -20,6 +20,7 @@ from common.lm.run import Run
 def check_flags(args) -> None:
     """Raises UsageError where flags that several scripts have do not go together, a file is not there, or no engine is
     served: before any model is loaded."""
+    serve.set_limits(args)
     if args.engine and not args.lora_rank:
         raise UsageError("--engine needs --lora-rank: it loads the newest adapter, not all weights")
     for flag in ("lockstep", "schedule"):  # grpo_async.py's
