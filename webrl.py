@@ -501,7 +501,7 @@ def written(prompt, tasks, args):
     listing = "\n".join(task.instruction for task in tasks)
     prompt = prompt.format(site=tasks[0].site, tasks=listing)
     reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
-    return [text.strip() for text in re.findall(r"`+([^`]+)`+", reply) if text.strip()]
+    return [text.strip() for text in re.split("`+", reply)[1:-1:2] if text.strip()]
 
 
 def feasible(task, args):
