@@ -72,8 +72,8 @@ POINTED = dict.fromkeys((*CLICKS, "Hover"), _POINT) | {"Drag": rf"{_POINT}(?:,{_
 ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 
-# One call whose arguments are literals. Newlines end a string, as in Python. Every repetition is possessive: what a model
-# writes is read in linear time, whatever it is.
+# One call whose arguments are literals. Newlines end a string, as in Python. Every repetition is possessive: whatever a
+# model writes is read in linear time.
 _STRING = r'"(?:[^"\\\r\n]|\\.)*+"' + r"|'(?:[^'\\\r\n]|\\.)*+'"
 _ARGUMENT = rf"(?:\w++\s*+=\s*+)?+(?:{_STRING}|-?+\d++|None)"
 _OPENS = r"(?<![\w.])(?:do|exit|go_backward|go_forward)\s*+\("

@@ -131,7 +131,7 @@
     const start = begins(), trueDate = Date.now.bind(Date), date = () => Math.floor(start + performance.now());
     gui.time = () => Math.floor(start + now);
     gui.hear(window, "pagehide", () => {  // it may have run ahead of the true time
-      if (config.embedded || gui.over || window !== top || gui.time() <= trueDate()) return;
+      if (config.embedded || window !== top || gui.time() <= trueDate()) return;
       try { sessionStorage.setItem(LAST, gui.time()); } catch {}
     });
     const add = (f, delay, args, repeats) => {
@@ -249,16 +249,5 @@
       if ((await Promise.all(ticks)).some(Boolean)) await drawn();
       if (!(await idle(deadline)) && (config.embedded || requests() === before)) break;  // some end between two frames
     }
-  };
-
-  // ---- End of an episode: empty what belongs to the tab, and let nothing of the old page run any more ----
-
-  for (const name of ["beforeunload", "pagehide", "unload", "visibilitychange"])
-    gui.hear(window, name, (event) => { if (gui.over) event.stopImmediatePropagation(); }, true);
-  gui.leave = () => {
-    for (const w of frames()) { w.__gui.over = true; w.sessionStorage.clear(); }
-    window.name = "";
-    window.stop();
-    return "{}";
   };
 }

@@ -33,8 +33,10 @@ READERS = {
     "a generator": lambda text: webrl.written("", [TASK], SimpleNamespace(generator=text, generator_model="")),
     "a judge": lambda text: webarena_judge.last_verdict(text, *webarena_judge.ANSWERED),
 }
-UNITS = """do( do go_ exit( ( ) " ' \\ , 1 1, - None a= "", 'a', <tool_call> </tool_call> <think> </think> <action> </action>
-# #Element: Action: Memory: [ { {"a": ` correct not is status: "typed_text":" "touch_point":[ action_type""".split()
+UNITS = """do( go_ exit( ( ) " ' \\ , 1 1, - None a= "", 'a', <tool_call> </tool_call> <think> </think>
+<action> </action>
+# #Element: Action: Memory: [ { {"a": ` correct not is status: "typed_text":" "touch_point":[ action_type"""
+UNITS = UNITS.split()
 UNITS += [" ", "\n", "\r\n", "\t", "\x00", "\u2028", "do( ", "<tool_call>\n", "<think>a</think> ", 'do(action="Wait") ']
 HEADS = ["", "do(", 'do("a"', 'do("a",', "do(1 ", "exit(message=", "<tool_call>", "<think>", "Memory: ", "Action:", "#"]
 HEADS += ['do(action="Type", argument="', 'do(action="Drag", argument="1', "action_type: TYPE ", "do"]
@@ -130,8 +132,8 @@ def test_no_number_is_too_long_for_a_text_environment():
     [
         "[" * 5000,
         '{"a":' * 5000,
-        '{"name": "type", "arguments": {"text": %s}}' % ("[" * 990 + "]" * 990),
-        '{"name": "click", "arguments": {"coordinate": [%s, 1]}}' % DIGITS,
+        '{"name": "type", "arguments": {"text": ' + "[" * 990 + "]" * 990 + "}}",
+        '{"name": "click", "arguments": {"coordinate": [' + DIGITS + ", 1]}}",
         '{"name": "click", "arguments": {"coordinate": [1e999, 1]}}',
     ],
 )
