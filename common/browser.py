@@ -42,6 +42,7 @@ WAIT = 1.0  # seconds of a Wait that says no number, on the real clock; TICK on 
 MOST_WAIT = 60.0  # seconds
 KEYED = 100  # characters of a line that are typed one by one; of a longer one the last, after all others at once
 MOST_KEYED = 2000  # the same where a box takes nothing but keys: two milliseconds for each
+MOST_ERROR = 300  # characters of why an action failed, which a page may have written
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
 DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
@@ -763,7 +764,7 @@ class Session:
         if not self._allowed(url):
             return await self._back_off(_blocked(url))
         asks = "a file is asked for: the action Upload File gives one" if seen.get("asks") else ""
-        error, self._notice = seen["error"] or plain(self._notice) or asks, ""
+        error, self._notice = plain(seen["error"] or self._notice or asks, MOST_ERROR), ""
         dialog, self._dialogs = plain(" ".join(self._dialogs)), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
         parts = seen["nodes"], seen["above"], seen["below"]
