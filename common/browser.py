@@ -42,7 +42,6 @@ WAIT = 1.0  # seconds of a Wait that says no number, on the real clock; TICK on 
 MOST_WAIT = 60.0  # seconds
 KEYED = 100  # characters of a line that are typed one by one; of a longer one the last, after all others at once
 MOST_KEYED = 2000  # the same where a box takes nothing but keys: two milliseconds for each
-MOST_ERROR = 300  # characters of why an action failed, which a page may have written
 TICK = 500  # virtual ms that pass with an action (real clock: timers set for less are waited for)
 DRAG_STEPS = 8  # moves of the mouse from one point to the next
 START = 60  # seconds for a new context, which sixteen sessions may ask for at once on a busy machine
@@ -764,7 +763,7 @@ class Session:
         if not self._allowed(url):
             return await self._back_off(_blocked(url))
         asks = "a file is asked for: the action Upload File gives one" if seen.get("asks") else ""
-        error, self._notice = plain(seen["error"] or self._notice or asks, MOST_ERROR), ""
+        error, self._notice = plain(seen["error"] or self._notice or asks), ""
         dialog, self._dialogs = plain(" ".join(self._dialogs)), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
         parts = seen["nodes"], seen["above"], seen["below"]
@@ -844,7 +843,7 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _origin(url: str) -> str:
-    scheme, mark, rest = url.partition("://")
+    scheme, mark, rest = _without_log_in(url).partition("://")
     return scheme + mark + re.match("[^/?#]*", rest)[0]
 
 

@@ -36,7 +36,7 @@ def read_reply(call: str, text: object) -> dict:
         if _UNCLEAN.search(text):
             reply = _clean(reply)
         _check(call, reply)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
         raise EnvFault(f"page.js: the page has broken it ({plain(str(error), 100)})") from None
     for key in ("title", "error", "named"):
         if len(reply.get(key, "")) > LONGEST:
