@@ -4,17 +4,17 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 SMALL := models/smollm2-135m
-PAGES := miniwob/webgum
+PAGES := miniwob/small
 
 .PHONY: demo real test lint setup clean
 
 demo: setup
 	$(BIN)/python webrl.py $(ARGS)
 
-# Zero-shot, then fine-tuned, reinforced and the control: 112 test episodes each.
+# Zero-shot (in its chat template: an episode a task), then fine-tuned, reinforced and the control: 90 test episodes each.
 real: setup .venv/miniwob models/smollm2-135m
-	$(BIN)/python tools/eval.py --exp-name zero-shot --model-id $(SMALL) --env-id $(PAGES) --num-tasks 112
-	$(BIN)/python webrl.py --model-id $(SMALL) --env-id $(PAGES) --judge env $(ARGS)
+	$(BIN)/python tools/eval.py --exp-name zero-shot --model-id $(SMALL) --env-id $(PAGES) --num-tasks 18
+	$(BIN)/python webrl.py --model-id $(SMALL) --env-id $(PAGES) --judge env --prompt-format plain --num-demos 36 $(ARGS)
 
 test: setup .venv/alfworld .venv/miniwob models/smollm2-135m lint
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -47,6 +47,14 @@ setup: .venv/installed
 	@echo "installing requirements-miniwob.txt"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-miniwob.txt || \
 		echo "MiniWoB++ could not be installed here: its tests will be skipped" >&2
+	@touch $@
+
+# Optional, and no part of `make test`: a real vLLM for CPUs, in an environment of its own.
+.venv/vllm: .venv/installed requirements-vllm.txt
+	@echo "installing requirements-vllm.txt into $@ (3.4 GB, a few minutes)"
+	@rm -rf $@ && "$(PYTHON)" -m venv $@
+	@$@/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-vllm.txt || { rm -rf $@; exit 1; }
+	@$@/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@
 
 # Optional: a small real model, of a package of 93 MB.

@@ -18,6 +18,8 @@ Args with its source. docs/crps.md lists every difference and says why.
     python crps.py --model-id Qwen/Qwen2.5-1.5B-Instruct --num-demos 0 --lora-rank 64 --data-dir WEBSHOP
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -30,7 +32,7 @@ import torch
 import envs
 from common.actions import CALLS, between
 from common.errors import UsageError
-from common.lm import learn, llm, net, parallel
+from common.lm import estimate, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net, value_net
@@ -398,7 +400,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return []
     make_learner(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for offset, mastered, extreme, k, length, rate in state["buffer"]:
         trace = run.trajectories.read(offset)
         controller = make_controller(k, length, rate, args)
@@ -468,11 +470,19 @@ TEMPLATES = {"alfworld": ALFWORLD_PROMPT, "webshop": WEBSHOP_PROMPT}
 
 
 def agent_prompt(
-    tokenizer, instruction, steps, obs, prompt_format="auto", env_id="webshop", history_length=2, history_tokens=1000
+    tokenizer,
+    instruction,
+    steps,
+    obs,
+    prompt_format="auto",
+    env_id="webshop",
+    history_length=2,
+    history_tokens=1000,
+    skip=0,
 ):
-    """The agent's prompt as token ids: instruction, step count, the last observations with the actions taken on them,
-    the observation now, the admissible actions (appendix B)."""
-    recent = steps[max(0, len(steps) - history_length) :] if history_length else []
+    """The agent's prompt as token ids: instruction, step count, the last observations with the actions taken on them
+    (but for the first `skip` steps'), the observation now, the admissible actions (appendix B)."""
+    recent = steps[max(skip, len(steps) - history_length) :] if history_length else []
     error = f'\nerror "{obs["error"]}"' if obs["error"] else ""
     if is_chat(tokenizer, prompt_format):
         template = TEMPLATES.get(env_id.partition("/")[0], WEB_PROMPT)
@@ -681,15 +691,15 @@ def main(args):
         raise UsageError(f"--demos: the chat prompt of {args.env_id} lists actions that no file holds: leave it empty")
     env = make_env(args, tokenizer)
 
-    def prompt(instruction, steps, obs):
+    def prompt(instruction, steps, obs, skip=0):
         length, tokens = args.history_length, args.history_tokens
-        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format, args.env_id, length, tokens)
+        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format, args.env_id, length, tokens, skip)
 
     def write(action, thought, obs):
         return write_action(action, thought, chat)
 
-    answers = dict(read_action=read_action, write_action=write)
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner, buffer), **answers) as player:
+    answers, saves = dict(read_action=read_action, write_action=write), partial(save, learner, buffer)
+    with session(args, __file__, learner.actor, env, prompt, saves, estimate.crps, **answers) as player:
         train(args, env, player, learner, buffer)
 
 
@@ -707,6 +717,7 @@ def make_env(args, tokenizer):
         count_tokens=lambda text: len(tokenizer.encode(text, add_special_tokens=False)),
         screenshots=args.screenshots,
         port=args.port,
+        real_clock=args.real_clock,
         **options,
     )
 
@@ -737,14 +748,14 @@ def train(args, env, player, learner, buffer):
                 metrics |= update_actor(learner, groups, player, args)
             if learner.critic is not None:
                 metrics["losses/critic_loss"] = update_critic(learner.critic, steps_of(rollouts), learner.rng, args)
+        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         if updates:
             player.version += 1
-            player.publish(learner.actor.model)
+            player.publish(learner.actor.model, metrics)
         if learner.iteration % args.eval_every == 0 and updates:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration, args)[1]
         shown = "rollout/reward groups/all_zero groups/entropy replay/buffer_size replay/suffix_mean eval/success"
         run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
-        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         metrics["charts/restored_steps"] = learner.restored
         run.log(metrics, player.steps)
         if learner.iteration % args.save_every == 0:

@@ -11,6 +11,8 @@ has episodes can be played, web sites too (--env-id).
     python digirl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import time
@@ -24,7 +26,7 @@ import torch.nn.functional as F
 
 import envs
 from common.errors import UsageError
-from common.lm import net, parallel
+from common.lm import estimate, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss
 from common.lm.net import Net, value_net
@@ -209,7 +211,7 @@ def restore(learner, buffer, player, args):
         run.start_over()
         return
     make_learner(learner, args)
-    net.restore(run.resumed, {"actor": learner.actor} | learner.values, learner.rng)
+    net.restore(run, {"actor": learner.actor} | learner.values, learner.rng)
     store(buffer, [t for t in run.trajectories if t.kind == "rollout"], args.buffer_steps)
     player.set_state(state["player"])
     player.publish(learner.actor.model)
@@ -380,15 +382,14 @@ def train(args, env, player, learner):
             metrics["replay/passed_success"] = sum(t.reward for t in passed) / max(1, len(passed))
             metrics["losses/positive"] = sum(step.advantage > 0 for step in steps) / max(1, len(steps))
             metrics |= update_actor(learner, passed, args)
+        metrics |= player.metrics() | {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         player.version += 1
-        player.publish(learner.actor.model)
+        player.publish(learner.actor.model, metrics)
         learner.seconds += time.monotonic() - begun
-        metrics |= player.metrics()
         if learner.iteration % args.eval_every == 0 and eval_tasks:
             metrics |= evaluate(player, eval_tasks, "eval", learner.iteration)[1]
             shown = "rollout/reward replay/passed_success losses/positive losses/policy_loss eval/success"
             run.report(f"iteration {learner.iteration}, {player.steps} steps", metrics, shown)
-        metrics |= {"charts/iteration": learner.iteration, "charts/updates": learner.updates}
         metrics["charts/trajectories"] = learner.iteration * args.batch_trajectories
         run.log(metrics | {"charts/seconds": learner.seconds}, player.steps)
         if learner.iteration % args.save_every == 0:
@@ -447,15 +448,16 @@ def main(args):
     check_ranges(args, at_least_1, shares="filter_quantile gamma", any_value="step_cost")
     check_flags(args)
     learner = Learner(load_actor(args), random.Random(args.seed))
-    paces = {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
-    is_phone = args.env_id.startswith("phone")
-    env = envs.make(args.env_id, screenshots=args.screenshots, **paces if is_phone else {})
+    options = {"screenshots": args.screenshots, "real_clock": args.real_clock}
+    if args.env_id.startswith("phone"):
+        options |= {"phone_delay": args.phone_delay, "phone_spread": args.phone_spread}
+    env = envs.make(args.env_id, **options)
 
-    def prompt(instruction, steps, obs):
-        return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format)
+    def prompt(instruction, steps, obs, skip=0):
+        return agent_prompt(learner.actor.tokenizer, instruction, steps, obs, args.prompt_format, skip)
 
     saves, judged = partial(save, learner), args.judge_states
-    with session(args, __file__, learner.actor, env, prompt, saves, judge_states=judged) as player:
+    with session(args, __file__, learner.actor, env, prompt, saves, estimate.digirl, judge_states=judged) as player:
         train(args, env, player, learner)
 
 

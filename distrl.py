@@ -19,6 +19,8 @@ filter, ..) is a field of Args with its reason; docs/distrl.md lists every diffe
     python distrl.py --model-id Qwen/Qwen2.5-7B-Instruct --num-demos 0 --lora-rank 64 --load-in-4bit --num-workers 8
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import math
 import os
@@ -37,7 +39,7 @@ import torch.nn.functional as F
 import envs
 from common import actions
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel, serve
+from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.evaluator import Album, Evaluator, Watched
@@ -45,9 +47,19 @@ from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
 from common.lm.phone_prompts import AGENT_SYSTEM_PROMPT, agent_prompt, agent_task, seeing_prompt  # noqa: F401 (tools)
 from common.lm.players import Batcher, Players
-from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, passes, play, warn_of_gap
+from common.lm.rollout import (
+    Slots,
+    check_end,
+    check_tested,
+    demonstrate,
+    logprob_gap,
+    passes,
+    play,
+    warn_of_gap,
+    within,
+)
 from common.lm.run import Run, run_main
-from common.lm.session import load_actor
+from common.lm.session import load_actor, room_of
 from common.lm.stats import auc, evaluation_metrics, rollout_metrics
 from common.replay import read_demos, steps_of
 from tools import plot, view
@@ -504,8 +516,8 @@ class RolloutWorker:
         self.newest, self.kept = Policy(model, reader, args.max_new_tokens), None
         self.tokenizer = llm.tokenizer_of(reader)
         self.stops = llm.stop_ids(llm.base_of(model), self.tokenizer)
-        write = seeing_prompt if self.sees else agent_prompt
-        self.prompt = partial(write, reader, prompt_format=args.prompt_format)
+        write = partial(seeing_prompt if self.sees else agent_prompt, reader, prompt_format=args.prompt_format)
+        self.prompt = within(write, room_of(llm.context_of(model), args.max_new_tokens, args.model_id))
         make_judge = partial(Evaluator, args.judge, args.judge_model)
         self.judge = make_judge(JUDGE_PROMPT) if args.judge != "env" else None
         self.action_judge = make_judge(ACTION_PROMPT) if args.judge_actions else None
@@ -615,7 +627,7 @@ def make_env(args, worker=0):
     if seeing and not args.env_id.startswith("phone"):
         raise UsageError(f"{args.model_id} sees: it plays on phones here, not on {args.env_id} (grpo_async.py does)")
     options = {"screenshots": args.screenshots or (args.judge != "env") or seeing}
-    options |= {"format": "aitw"} if seeing else {}
+    options |= {"real_clock": args.real_clock} | ({"format": "aitw"} if seeing else {})
     if args.serials:
         options["serials"] = args.serials
     if args.env_id.startswith("phone"):
@@ -1040,7 +1052,7 @@ def restore(host, args):
     """Everything as it was at the run's last checkpoint, but for the rollouts on their way, and those that were dropped
     or that nobody evaluated: they are played again. Priorities are found anew as trajectories are drawn."""
     learner, run, system = host.learner, host.run, host.system
-    restore_learner(learner, run.resumed, args)
+    restore_learner(learner, run, args)
     state = run.resumed.state
     host.seconds = state["seconds"]
     host.buffer.max_td, host.buffer.max_entropy = state["maxima"]
@@ -1057,11 +1069,11 @@ def restore(host, args):
     system.publish(learner.actor.model, state["version"])
 
 
-def restore_learner(learner, checkpoint, args):
-    """The learner as it was at a checkpoint."""
-    vars(learner).update(checkpoint.state["counts"])
+def restore_learner(learner, run, args):
+    """The learner as it was at the run's last checkpoint."""
+    vars(learner).update(run.resumed.state["counts"])
     make_critics(learner, args)
-    net.restore(checkpoint, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
 
 
 def keep(run, played):
@@ -1096,6 +1108,7 @@ def end_evaluation(host, begun, name, iteration):
     with host.run.timer("evaluation"):
         played = [one for one in host.system.players.finish_each(begun) if one is not None]
     trajectories = [trajectory for trajectory, _ in played]
+    check_tested(name, begun.count, trajectories, host.system.players.faults)
     for trajectory in trajectories:
         trajectory.phase, trajectory.policy, trajectory.kind = iteration, name, name
     keep(host.run, played)
@@ -1207,7 +1220,8 @@ def start(host, train_tasks, test_tasks, args):
     system.publish(learner.actor.model, 0)
     metrics, before, demos = {"charts/iteration": 0}, [], []
     if args.demos:
-        prompt = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        write = partial(agent_prompt, learner.actor.reader, prompt_format=args.prompt_format)
+        prompt = within(write, room_of(llm.context_of(learner.actor.model), args.max_new_tokens, args.model_id))
         encode = partial(encode_action, learner.actor.reader)
         demos = [(t, {}) for t in read_demos(args.demos, prompt, encode, train_tasks)]
     elif args.num_demos:
@@ -1418,9 +1432,11 @@ def main(args):
         learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed, args)
+                restore_learner(learner, run, args)
             parallel.follow(learner)
             return
+        prompt = partial(seeing_prompt if learner.sees else agent_prompt, learner.actor.reader)
+        estimate.begin(args, learner.actor, make_env(args), prompt, estimate.distrl, run.say)
         system = System(args, lambda number: order[number % len(order)])
         host = Host(learner, system, ReplayBuffer(args.buffer_steps, (args.w1, args.w2, args.w3)), run)
         try:

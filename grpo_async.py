@@ -17,6 +17,8 @@ batches, a store for screenshots, and the learner in this process. On one machin
     python grpo_async.py --model-id Qwen/Qwen3-VL-8B-Instruct --num-demos 0 --lora-rank 64 --env-id webgym:FILE
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import asyncio
 import contextlib
 import json
@@ -37,16 +39,16 @@ import torch
 import envs
 from common.actions import between
 from common.errors import TooManyFaults, UsageError
-from common.lm import fsdp, learn, llm, net, parallel
+from common.lm import estimate, fsdp, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.cluster import start_ray
 from common.lm.engine import AnswerServer, EngineServer
 from common.lm.learn import mean_loss, padded, warmup_cosine
 from common.lm.net import Net
 from common.lm.players import Batcher, Players, TaskList
-from common.lm.rollout import Slots, check_end, demonstrate, logprob_gap, play, warn_of_gap
+from common.lm.rollout import Slots, check_end, check_tested, demonstrate, logprob_gap, play, warn_of_gap
 from common.lm.run import Run, run_main
-from common.lm.session import check_flags, load_actor
+from common.lm.session import check_flags, context_with, load_actor
 from common.lm.stats import evaluation_metrics, rollout_metrics
 from common.replay import image_name, kind_of, steps_of
 from common.visual import read_action, without_thoughts, write_action
@@ -677,10 +679,7 @@ class RolloutWorker:
         async def play_once(env, task, attempt, index):
             attempt = attempt if as_attempt is None else as_attempt
             albums.append(Album(self.store, self.name))
-            trajectory = await episode(env, attempt, albums[-1])
-            if trajectory.ending == "overflow" and envs.has_check(env, task):
-                trajectory.verdict = 0.0
-            return trajectory
+            return await episode(env, attempt, albums[-1])
 
         trajectory, log = await self.slots.play(task, play_once)
         kept = albums.pop().shown if trajectory is not None else []
@@ -732,7 +731,8 @@ class Album:
 
 
 def make_env(args):
-    return envs.make(args.env_id, screenshots=True, viewport=tuple(args.viewport), paced=True)
+    shown = {"screenshots": True, "viewport": tuple(args.viewport), "paced": True}
+    return envs.make(args.env_id, real_clock=args.real_clock, **shown)
 
 
 # ---------------------------------------------------------------------------------------------------------- the system
@@ -1071,7 +1071,7 @@ def save(learner, system, run):
 
 def restore(learner, system, run, args):
     """Everything as it was at the run's last checkpoint; the staleness bound holds on."""
-    restore_learner(learner, run.resumed)
+    restore_learner(learner, run)
     state = run.resumed.state
     system.pool.set_state(state["pool"])
     system.steps = state["steps"]
@@ -1082,10 +1082,10 @@ def restore(learner, system, run, args):
     system.publish(learner.actor.model, system.pool.version)
 
 
-def restore_learner(learner, checkpoint):
-    """The learner as it was at a checkpoint."""
-    vars(learner).update(checkpoint.state["counts"])
-    net.restore(checkpoint, {"actor": learner.actor}, learner.rng)
+def restore_learner(learner, run):
+    """The learner as it was at the run's last checkpoint."""
+    vars(learner).update(run.resumed.state["counts"])
+    net.restore(run, {"actor": learner.actor}, learner.rng)
 
 
 def keep(run, trajectories, pictures, title, iteration):
@@ -1107,6 +1107,7 @@ def end_evaluation(system, run, evaluation):
     """The same of an evaluation that was begun, once it is over."""
     with run.timer("evaluation"):
         trajectories, pictures = system.finish(evaluation.listed)
+    check_tested(evaluation.name, evaluation.listed.count, trajectories, system.players.faults)
     keep(run, trajectories, pictures, evaluation.name, evaluation.iteration)
     return trajectories, evaluation_metrics(trajectories, evaluation.name.replace(" ", "_"))
 
@@ -1159,9 +1160,10 @@ def start_actor(learner, system, run, train_tasks, args):
 
 def begin(learner, system, run, train_tasks, test_tasks, args):
     """The start, or the run's last checkpoint. What the start can do: its test episodes."""
-    before, metrics = [t for t in run.trajectories if t.kind == "test before"], {"charts/iteration": 0}
+    before, metrics = [], {"charts/iteration": 0}
     if run.resumed:
         restore(learner, system, run, args)
+        before = [t for t in run.trajectories if t.kind == "test before"]
         if learner.iteration or before or not test_tasks:
             return before
     else:
@@ -1304,6 +1306,7 @@ def main(args):
         raise UsageError("FSDP is not used here: accelerate launch without it splits the batches, not the weights")
     schedule = read_schedule(args) if args.schedule else None
     learner = load_learner(args)
+    args.max_tokens = min(args.max_tokens, context_with(args, learner.actor.model))
     if args.engine and not is_chat(learner.actor.reader, args.prompt_format):
         raise UsageError(f"--engine needs a chat: {args.model_id} has no chat template, or --prompt-format is plain")
     env = make_env(args)  # its tasks; the workers have their own
@@ -1314,9 +1317,18 @@ def main(args):
         learner.folder = run.path
         if not parallel.is_main():
             if run.resumed:
-                restore_learner(learner, run.resumed)
+                restore_learner(learner, run)
             parallel.follow(learner)
             return
+        shown = {name: getattr(args, name) for name in ("prompt_format", "history_images", "response_format")}
+        chat, prompt = is_chat(learner.actor.reader, args.prompt_format), partial(agent_prompt, learner.actor.reader)
+
+        def write(action, thought, obs):
+            return write_action(action, obs, args.viewport, chat)
+
+        estimate.begin(
+            args, learner.actor, make_env(args), partial(prompt, **shown), estimate.grpo_async, run.say, write
+        )
         system = System(args, pool, run.path, schedule)
         try:
             train(args, env, run, learner, system)

@@ -19,6 +19,8 @@ with which single runs gained more. docs/webrl.md lists every difference and say
     python webrl.py --judge env                       # the true verdict instead of the ORM's: an upper bound
 """
 
+import common.interrupt  # noqa: F401  # isort: skip
+
 import math
 import random
 import re
@@ -34,7 +36,7 @@ import envs
 from common import orm
 from common.actions import CALLS
 from common.errors import JudgeFault, UsageError
-from common.lm import learn, llm, net, parallel, serve
+from common.lm import estimate, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
 from common.lm.learn import mean_loss, warmup_cosine
 from common.lm.net import Net, value_net
@@ -89,8 +91,6 @@ class Args(RunArgs):
     """site, webgym: the hosts that the agent may visit, joined by commas; empty: where an instruction starts"""
     action_interval: float = 0.0
     """site, webgym: seconds that lie at least between two actions, of all episodes together"""
-    real_clock: bool = False
-    """site: pages wait in true time, in the place of a clock that moves with actions alone"""
     obey_robots: bool = True
     """site, webgym: ask for no page that the host's robots.txt forbids to everybody"""
 
@@ -157,12 +157,12 @@ class Args(RunArgs):
     # Algorithm 1
     num_phases: int = preset(8, tiny=6, small=3, smoke=2)
     """phases N"""
-    start_episodes: int = preset(1186, tiny=300, small=112, smoke=12)
+    start_episodes: int = preset(1186, tiny=300, small=72, smoke=12)
     """rollouts of the SFT policy on training instructions that fill buffer and failure set (lines 2 to 5)"""
     start_buffer: Literal["rollouts", "both"] = "rollouts"
     """what the replay buffer holds before phase 1: the successes among these rollouts (Algorithm 1), or the
     demonstrations besides (the authors' runs began with the SFT data)"""
-    instructions_per_phase: int = preset(500, tiny=256, small=112, smoke=8)
+    instructions_per_phase: int = preset(500, tiny=256, small=72, smoke=8)
     """new instructions K a phase"""
     curriculum: bool = preset(True, tiny=False, smoke=True)
     """generate instructions from failed ones; off: draw from the training instructions"""
@@ -359,7 +359,7 @@ def restore(learner, memory, player, args):
         return
     if learner.phase >= 0:
         make_judge_and_critic(learner, args)
-    net.restore(run.resumed, learner.nets(), learner.rng)
+    net.restore(run, learner.nets(), learner.rng)
     for trajectory in run.trajectories:
         memory.add([trajectory], args.start_buffer)
     player.set_state(state["player"])
@@ -386,13 +386,14 @@ def make_orm(actor, args):
 
 
 # --------------------------------------------------------------------------------------------------------- the prompts
-def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
+def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto", skip=0):
     """The agent's prompt as token ids, in the released order: instruction, action history, current page.
 
-    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
+    steps: those so far (plain: their actions' token ids as they were sampled), of which the first `skip` are left out;
+    obs: the environment's observation.
     """
     stop = llm.end_of_turn(tokenizer)
-    past = [[i for i in step.action_ids if i != stop] for step in steps]
+    past = [[i for i in step.action_ids if i != stop] for step in steps[skip:]]
     if prompt_format == "webrl":
         text = released_prompt(tokenizer, instruction, [tokenizer.decode(ids) for ids in past], obs["text"])
         return tokenizer.encode(text)  # with the beginning-of-text token
@@ -484,6 +485,9 @@ Give one sentence of reason, then [YES] or [NO]."""
 
 
 # ------------------------------------------------------------------------------------------------ curriculum (sec. 2.1)
+USELESS = 24  # replies of a generator in a row that bring nothing: then it is asked no more for the phase
+
+
 def vary_instructions(env, failures, rng, args):
     """Instructions evolved from failed tasks: list of (its text, or the Task that it is; the parent task). By the
     generator URL, else by `env.vary`."""
@@ -497,11 +501,19 @@ def vary_instructions(env, failures, rng, args):
 
 
 def written(prompt, tasks, args):
-    """What the generator's model writes on these tasks: the texts that it puts in back quotes."""
+    """What the generator's model writes on these tasks: the texts that it puts in back quotes; none where no reply
+    came."""
     listing = "\n".join(task.instruction for task in tasks)
-    prompt = prompt.format(site=tasks[0].site, tasks=listing)
-    reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
+    reply = asked(prompt.format(site=tasks[0].site, tasks=listing), args)
     return [text.strip() for text in re.split("`+", reply)[1:-1:2] if text.strip()]
+
+
+def asked(prompt, args):
+    """The generator's reply; "" where it gives none, or none in time."""
+    try:
+        return serve.ask(args.generator, args.generator_model, prompt, "--generator")
+    except UsageError:
+        return ""
 
 
 def feasible(task, args):
@@ -509,8 +521,7 @@ def feasible(task, args):
     there is such a task in this world (what it would check is not used)."""
     if not args.generator:
         return task.config is not None
-    prompt = FEASIBILITY_PROMPT.format(site=task.site, task=task.instruction)
-    reply = serve.ask(args.generator, args.generator_model, prompt, "--generator")
+    reply = asked(FEASIBILITY_PROMPT.format(site=task.site, task=task.instruction), args)
     return re.findall(r"\[(YES|NO)\]", reply.upper())[-1:] == ["YES"]  # the last: some repeat the question first
 
 
@@ -519,12 +530,17 @@ def new_instructions(env, failures, known, start_value, rng, args, phase):
     (`start_value(tasks) -> floats`, or None before there is a critic), then by feasibility.
 
     `known` holds (instruction, site, seed of its world) of all tasks so far. Returns (tasks, counts by name): fewer
-    than K after filter_tries candidates for each task wanted.
+    than K after filter_tries candidates for each task wanted. A generator USELESS of whose replies in a row brought
+    nothing new that can be done is left for `env.vary`.
     """
     tasks, seen = [], set(known)
     counts = Counter(candidates=0, repeated=0, too_easy=0, too_hard=0, infeasible=0)
-    tries = args.filter_tries * args.instructions_per_phase
+    tries, useful, in_vain = args.filter_tries * args.instructions_per_phase, 0, 0
     while len(tasks) < args.instructions_per_phase and counts["candidates"] < tries:
+        before, useful = useful, len(tasks) + counts["too_easy"] + counts["too_hard"]
+        in_vain = in_vain + 1 if useful == before else 0
+        if args.generator and in_vain > USELESS:
+            args, counts["generator_left"] = replace(args, generator=""), 1
         drawn = vary_instructions(env, failures, rng, args)
         counts["candidates"] += max(1, len(drawn))  # an empty reply is a try, too
         rng.shuffle(drawn)
@@ -658,7 +674,8 @@ def update_actor(learner, steps, phase, rng, args):
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
-    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
+    whole = args.num_phases * len(batches)
+    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1, whole) if args.anneal_lr else 1.0) for x in done]
     title = f"phase {phase} of {args.num_phases}: actor"
     losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates, title=title)
     learner.updates += len(batches)
@@ -903,10 +920,10 @@ def main(args):
         **{name: getattr(args, name) for name in envs.SITE_OPTIONS},
     )
 
-    def prompt(instruction, steps, obs):
-        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format)
+    def prompt(instruction, steps, obs, skip=0):
+        return agent_prompt(tokenizer, instruction, steps, obs, args.prompt_format, skip)
 
-    with session(args, __file__, learner.actor, env, prompt, partial(save, learner)) as player:
+    with session(args, __file__, learner.actor, env, prompt, partial(save, learner), estimate.webrl) as player:
         train(args, env, player, learner)
 
 
@@ -940,14 +957,15 @@ def train(args, env, player, learner):
             metrics |= found | update_actor(learner, steps, phase, learner.rng, args)
             if args.temperature == 1.0:  # sampling's are of the tempered policy
                 metrics |= player.check_logprobs([step for t in rollouts for step in t.steps])
-        publish(learner, player)
         # 19, 20: buffer and failure set
         keep(run, memory, rollouts, args)
+        learner.phase = phase
+        metrics |= {"charts/phase": phase, "charts/updates": learner.updates}
+        publish(learner, player, metrics)
         if args.orm_refresh and learner.orm is not None and any(envs.has_check(env, task) for task in train_tasks):
             refresh_orm(learner, memory, player, train_tasks, phase, args)
         metrics |= evaluation_metrics(evaluate(learner, memory, player, eval_tasks, "eval", phase, args), "eval")
-        learner.phase = phase
-        run.log({**metrics, "charts/phase": phase, "charts/updates": learner.updates}, player.steps)
+        run.log(metrics, player.steps)
         save(learner, player)
         shown = "rollout/reward rollout/true_success orm/precision eval/success losses/policy_loss"
         run.report(f"phase {phase}", metrics, shown)
@@ -998,10 +1016,10 @@ def start_actor(learner, memory, player, train_tasks, args):
         with run.timer("training"):
             metrics["losses/sft_loss"] = learner.actor.fine_tune(steps_of(demos), args)
         run.save_start(*learner.actor.weights())
-    player.publish(learner.actor.model)
     learner.phase = -1
     run.log(metrics, player.steps)
     save(learner, player)
+    player.publish(learner.actor.model)
 
 
 def start_memory(learner, memory, player, train_tasks, test_tasks, args):
@@ -1054,10 +1072,10 @@ def fine_tuned_control(learner, memory, player, test_tasks, args):
     return episodes
 
 
-def publish(learner, player):
-    """From here on the actor as it is now plays."""
+def publish(learner, player, metrics=None):
+    """From here on the actor as it is now plays (`metrics`: as of `Player.publish`)."""
     player.version += 1
-    player.publish(learner.actor.model)
+    player.publish(learner.actor.model, metrics)
 
 
 def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
@@ -1072,6 +1090,8 @@ def phase_tasks(learner, memory, player, env, train_tasks, phase, args):
     values = (lambda tasks: start_values(learner, memory, player, tasks, args)) if has_critic else None
     failures = memory.failure_set or [t.task for t in memory.rollouts]  # all, where none failed
     tasks, counts = new_instructions(env, failures, memory.known, values, learner.rng, args, phase)
+    if counts["generator_left"]:
+        player.run.say(f"phase {phase}: {USELESS} replies of --generator in a row were of no use: varied without it")
     if counts["shortfall"]:
         player.run.say(f"phase {phase}: {len(tasks)} instructions passed the filters, of {counts['candidates']} tried")
     if not tasks:  # a critic that turns everything away would do so for ever

@@ -1,4 +1,5 @@
-"""The comparisons of docs/webrl.md and docs/miniwob.md: WebRL and its baselines from the same start, over seeds.
+"""The comparisons of docs/webrl.md, docs/miniwob.md and docs/real.md: WebRL and its baselines from the same
+start, over seeds.
 
     python benchmarks/webrl.py --seeds 3 --arms main           # Table 1, in the shop; goes on where it was stopped
     python benchmarks/webrl.py --seeds 3 --arms ablations      # also offline, table2, figure7, figures, all (GROUPS)
@@ -7,6 +8,7 @@
     python benchmarks/webrl.py arena --seeds 3                 # all five sites
     python benchmarks/webrl.py miniwob --seeds 3
     python benchmarks/webrl.py miniwob --arms webrl filtered-bc no-curriculum
+    python benchmarks/webrl.py small --seeds 3 --arms demo     # a small real model on MiniWoB++; small-arena: transfer
     python benchmarks/webrl.py miniwob --report --write-docs   # tables from what there is
 
 Each run is one line of benchmarks/results/webrl.jsonl, written when it is done; what is there is not run again.
@@ -221,6 +223,8 @@ SETTINGS = {
     "two-sites": "--env-id arena-v1",
     "arena": "--env-id arena-v2",
     "miniwob": f"--env-id miniwob/{'+'.join(TRAIN)} --judge env --test-tasks {5 * len(TRAIN)}",
+    "small": "--env-id miniwob/small --judge env --model-id models/smollm2-135m --prompt-format plain --num-demos 36",
+    "small-arena": "--env-id arena-v2 --judge env --model-id models/smollm2-135m --prompt-format plain",
 }
 QUICK = {
     "seeds": 1,
@@ -229,10 +233,21 @@ QUICK = {
     "arms": ("main", "offline", "ablations"),
     "flags": "--sft-epochs 12 --start-episodes 96 --orm-episodes 1200 --instructions-per-phase 64 --test-tasks 50",
 }
-ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}"}  # where a policy is tested besides
+# Where a policy is tested besides, and what that is called.
+ELSEWHERE = {"miniwob": f"miniwob/{'+'.join(HELD_OUT)}", "small": "miniwob/small-unseen"}
+ELSEWHERE["small-arena"] = "miniwob/small+small-unseen"  # does what the arena teaches carry over?
+THERE = {
+    "miniwob": "BrowserGym's test tasks",
+    "small": "tasks of the same kinds, none of which it was trained on",
+    "small-arena": "MiniWoB++, on which it was never trained",
+}
 
 
 TINY = values_of(webrl.Args, "tiny")
+
+
+def preset_of(setting):
+    return "small" if setting.startswith("small") else "tiny"
 
 
 @dataclass
@@ -243,8 +258,8 @@ class Args:
     """seeds 1 to N"""
     arms: tuple[Literal[*GROUPS, *ARMS], ...] = ("webrl",)
     """which arms (ARMS in this file), or groups of them (GROUPS)"""
-    phases: int = TINY["num_phases"]
-    """phases N of every run"""
+    phases: int = 0
+    """phases N of every run; 0: the preset's"""
     quick: bool = False
     """a look at twelve arms in some fifteen minutes: one seed, one phase, few tasks (QUICK in this file); its figures
     say nothing about methods"""
@@ -255,7 +270,7 @@ class Args:
     report: bool = False
     """print the tables of what has been measured; run nothing"""
     write_docs: bool = False
-    """with --report: put them into docs/webrl.md or docs/miniwob.md"""
+    """with --report: put them into docs/webrl.md, docs/miniwob.md or docs/real.md"""
     represented: bool = False
     """instead: play MiniWoB++'s scripted solutions and print which tasks the tiny model can represent"""
     runs_dir: str = "runs/webrl"
@@ -273,7 +288,8 @@ def start(args, seed):
     (there,) = list(folder.glob("*/")) or [None]
     last = there and checkpoint.latest(there)
     if not last or last.state["phase"] != 0 or not measured(args, "sft", seed):
-        flags = f"{SETTINGS[args.setting]} --preset tiny --seed {seed} --num-phases 0 --eval-tasks 0 {args.flags}"
+        flags = f"--preset {preset_of(args.setting)} --seed {seed} --num-phases 0 --eval-tasks 0"
+        flags = f"{SETTINGS[args.setting]} {flags} {args.flags}"
         path = comparison.run(folder, "webrl.py", flags.split(), f"start {seed}")
         if path is None:
             return None
@@ -308,7 +324,8 @@ def started(args, seed):
 
 def fingerprint(args, seed):
     """A checksum of the fine-tuned policy that a seed's runs go on from: only runs of the same one are pairs."""
-    return zlib.crc32((checkpoint.latest(started(args, seed)).folder("actor") / "model.safetensors").read_bytes())
+    (weights,) = checkpoint.latest(started(args, seed)).folder("actor").glob("*model.safetensors")  # or the adapters'
+    return zlib.crc32(weights.read_bytes())
 
 
 def setting(args):
@@ -367,8 +384,9 @@ def keep_control(args, seed, begin):
 
 def go_on(args, begin, arm, seed):
     """The phases of an arm of webrl.py."""
-    flags = f"--num-phases {args.phases} --eval-tasks 48 --no-control --curriculum {ARMS[arm]}".split()
-    return comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags, f"{arm} {seed}")
+    tasks = values_of(webrl.Args, preset_of(args.setting))["eval_tasks"]
+    flags = f"--num-phases {args.phases} --eval-tasks {tasks} --no-control --curriculum {ARMS[arm]}"
+    return comparison.go_on(begin, folder_of(args, arm, seed), "webrl.py", flags.split(), f"{arm} {seed}")
 
 
 def run_digirl(args, begin, seed):
@@ -539,7 +557,7 @@ def titled(title, table):
 
 
 def report(args):
-    arms, there = results(args), "BrowserGym's test tasks" if args.setting in ELSEWHERE else ""
+    arms, there = results(args), THERE.get(args.setting, "")
     if not arms:
         raise UsageError(f"nothing has been measured yet: python benchmarks/webrl.py {args.setting} --seeds 3")
     compared = {arm: runs for arm, runs in arms.items() if arm in ("sft", *GROUPS["main"].split())}
@@ -555,7 +573,7 @@ def report(args):
         tables.append(titled(title, split_table(compared, head, part, kind)))
     if there:
         table = split_table(compared, "site", lambda record: record["elsewhere"], "site")
-        tables.append(titled("On BrowserGym's test tasks, by site", table))
+        tables.append(titled(f"On {there}, by site", table))
     return comparison.page(tables)
 
 
@@ -606,6 +624,7 @@ def main(args):
         raise UsageError("--quick is for looking, not for the docs: leave --write-docs out")
     if args.quick:
         args = replace(args, **QUICK)
+    args = replace(args, phases=args.phases or values_of(webrl.Args, preset_of(args.setting))["num_phases"])
     if not args.report:
         measure(args)
     text = report(args)
@@ -616,6 +635,8 @@ def main(args):
             "two-sites": ("webrl", "two sites"),
             "arena": ("webrl", "sites"),
             "miniwob": ("miniwob", "learning"),
+            "small": ("real", "small"),
+            "small-arena": ("real", "transfer"),
         }
         page, mark = places[args.setting]
         image, arms = f"{page}_{mark.replace(' ', '_')}.png", results(args)

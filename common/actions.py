@@ -65,10 +65,10 @@ exit(message="the answer"): the task is done; N/A if it cannot be done, done if 
 # What takes points of the viewport as its argument in an element's stead, for what is none, such as a place on a
 # canvas: "120,80". A drag goes from one to the next: "10,20,120,80". The released grammar has elements only. An agent
 # that sees may also name a point, or "focus", as the element: of a box to type into, of what to scroll.
-_POINT = r"\s*+\d{1,4}+\s*+,\s*+\d{1,4}+\s*+"
-POINTS = rf"{_POINT}(?:,{_POINT}){{0,99}}+"
+POINT = r"\s*+\d{1,4}+\s*+,\s*+\d{1,4}+\s*+"
+POINTS = rf"{POINT}(?:,{POINT}){{0,99}}+"
 CLICKS = "Click", "Right Click", "Double Click"
-POINTED = dict.fromkeys((*CLICKS, "Hover"), _POINT) | {"Drag": rf"{_POINT}(?:,{_POINT}){{1,99}}+"}
+POINTED = dict.fromkeys((*CLICKS, "Hover"), POINT) | {"Drag": rf"{POINT}(?:,{POINT}){{1,99}}+"}
 ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 

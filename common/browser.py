@@ -33,7 +33,7 @@ from urllib.parse import urljoin, urlsplit
 from playwright.async_api import Download, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
-from common.actions import CLICKS, Action
+from common.actions import CLICKS, POINT, Action
 from common.errors import Blocked, EnvFault, EnvHang, UsageError
 from common.reply import plain, read_reply
 
@@ -70,6 +70,7 @@ BLIND = "--disable-threaded-compositing"
 # Frames are drawn when a picture or true input asks for them, not at the next sixtieth of a second. Not on the true
 # clock, where a page that is always in motion would be drawn without end.
 UNPACED = ["--disable-frame-rate-limit", "--disable-gpu-vsync"]
+ASKS = "a file is asked for: the action Upload File gives one"
 # What page.js does by itself, if true input is not asked for.
 IN_PAGE = (*CLICKS, "Type", "Search", "Select Dropdown Option", "Scroll Up", "Scroll Down", "Wait")
 KEYS = "Enter Escape Tab Backspace Delete Insert Home End PageUp PageDown ArrowUp ArrowDown ArrowLeft ArrowRight"
@@ -238,6 +239,9 @@ class Session:
         self._origins: set[str] = set()  # where this episode has been
         self._begins = False  # no page of this episode was there yet
         self._pointed = False  # the mouse is somewhere on the page
+        self._frames: list[tuple] = []  # those of other origins in the last observation: (frame, its box)
+        self._places: dict[str, tuple] = {}  # with them, an element's id -> (its frame or None, its id there)
+        self._restless: set = set()  # such frames that are not waited for
         self._dialogs: list[str] = []
         self._notice = ""  # what went wrong outside the page: told with the next observation
         self._broken = ""  # a page whose connection broke off in the middle
@@ -262,7 +266,7 @@ class Session:
         sites: origins or URL prefixes that the agent may visit (default: the origin of `url`); "*.example.org" is that
             host and all below it.
         refuses: tells which pages on them, and in frames on their pages, must not even be asked for.
-        cookies: name -> value, for the host of `url`.
+        cookies: name -> value, for the hosts of `url` and of `sites`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
             these cookies, and where it loads its pages by script: that saves a document.
         context: options of Playwright's `new_context` (storage_state, geolocation, ..); given, there is a new one.
@@ -323,6 +327,8 @@ class Session:
         """Throw the context away. reset() makes a new one."""
         context, self._context = self._context, None
         self._tabs, self._cdp, self._tab, self._due, self._told = [], {}, None, 0, {}
+        self._frames, self._places = [], {}
+        self._restless.clear()
         self._moving.clear()
         self.frames.clear()
         with contextlib.suppress(Exception):  # where Playwright's own process is gone, it raises just that
@@ -371,7 +377,13 @@ class Session:
     async def _begin(self, url, cookies, kept) -> Observation:
         self._origins, self._dialogs, self._notice, self._broken, self._begins = set(), [], "", "", True
         if cookies:
-            fields = [{"name": name, "value": value, "url": url, "path": "/"} for name, value in cookies.items()]
+            hosts = dict.fromkeys(site if site.startswith("*.") else _origin(site) for site in (url, *self.sites))
+            places = [{"domain": host[1:]} if host.startswith("*.") else {"url": host} for host in hosts]
+            fields = [
+                {"name": name, "value": value, "path": "/", **place}
+                for name, value in cookies.items()
+                for place in places
+            ]
             await self._send("Network.setCookies", cookies=fields)
         if kept:
             observation = await self._finish(await self._evaluate("visit", url=url))
@@ -415,8 +427,9 @@ class Session:
             await page.close()
 
     async def _act(self, action) -> Observation:
-        name, element, argument = action.name, action.element, action.argument
+        name, argument = action.name, action.argument
         page, error = self._focused(), ""
+        frame, element, argument = await self._place(name, action.element, argument)
         if self._came > self._known:  # a tab that nobody has seen: the action is for the page that was observed
             self._known = self._came
             await page.bring_to_front()
@@ -446,27 +459,35 @@ class Session:
                 return await self._finish(await self._evaluate("traverse", step=step))
             error = f"there is no page to go {'forward' if step > 0 else 'back'} to"
         elif name == "Press":
-            error = await self._press(element, argument)
+            error = await self._press(frame, element, argument)
         elif name == "Wait":
             return await self._wait(argument)
         elif name == "Upload File":
-            return await self._upload(element, argument)
+            return await self._upload(frame, element, argument)
         elif name in ("Hover", "Drag") or (self.browser.real_input and name in (*CLICKS, "Type", "Search")):
-            found = await self._evaluate("locate", name=name, element=element, argument=argument)
+            found = await self._ask(frame, "locate", name=name, element=element, argument=argument)
             if "nodes" in found:  # a navigation came between
-                return await self._finish(found)
+                return await self._end(frame, found)
             error = found.get("error", "")
             if found.get("inPage"):
-                return await self._finish(await self._evaluate("act", name=name, element=element, argument=argument))
+                return await self._end(
+                    frame, await self._ask(frame, "act", name=name, element=element, argument=argument)
+                )
             if not error:
-                await self._point(name, [(point["x"], point["y"]) for point in found["points"]])
+                x, y = await self._corner(frame)
+                await self._point(name, [(x + point["x"], y + point["y"]) for point in found["points"]])
                 if "keys" in found:
-                    return await self._type(name, argument, found["keys"]["single"])
+                    return await self._type(frame, name, argument, **found["keys"])
+                if frame is not None:  # what its timers bring comes before the page is looked at
+                    return await self._end(frame, await self._ask(frame, "observe"))
         else:
-            reply = await self._evaluate("act", name=name, element=element, argument=argument)
+            reply = await self._ask(frame, "act", name=name, element=element, argument=argument)
             if "keys" in reply:
-                return await self._type(name, argument, reply["keys"]["single"])
-            return await self._finish(reply)
+                return await self._type(frame, name, argument, **reply["keys"])
+            if self._frames and element is None and reply["error"].startswith("the page does not scroll"):
+                frame = max(self._frames, key=lambda known: known[1][2] * known[1][3])[0]
+                reply = await self._ask(frame, "act", name=name, element=None, argument=argument)
+            return await self._end(frame, reply)
         return await self._look(error)
 
     async def _wait(self, argument) -> Observation:
@@ -478,7 +499,7 @@ class Session:
         await asyncio.sleep(WAIT if seconds is None else seconds)
         return await self._look()
 
-    async def _upload(self, element, argument) -> Observation:
+    async def _upload(self, frame, element, argument) -> Observation:
         """Give the page one of the task's files, or several, with commas between them."""
         if self.uploads is None:
             return await self._look("this task comes with no files to upload")
@@ -487,35 +508,35 @@ class Session:
         missing = [name for name in names if name not in known]
         if missing:
             return await self._look(f"the task has no file {missing[0][:80]!r}, but {', '.join(known) or 'none'}")
-        reply = await self._evaluate("act", name="Upload File", element=element, argument=argument)
+        reply = await self._ask(frame, "act", name="Upload File", element=element, argument=argument)
         asks = reply.get("asks")
         if reply["error"] or not asks or (len(names) > 1 and not asks["multiple"]):
             why = "one file is asked for, not several" if asks else "no file is asked for there"
-            return await self._finish(reply | {"error": reply["error"] or why, "asks": None})
-        box = await self._send("Runtime.evaluate", expression="__gui.fileBox")
-        files = [str((self.uploads / name).resolve()) for name in names]
-        await self._send("DOM.setFileInputFiles", files=files, objectId=box["result"]["objectId"])
+            return await self._end(frame, reply | {"error": reply["error"] or why, "asks": None})
+        box = await (frame or self._tab).evaluate_handle("__gui.fileBox")
+        await box.as_element().set_input_files([(self.uploads / name).resolve() for name in names])
         return await self._look()
 
-    async def _type(self, name, text, single) -> Observation:
+    async def _type(self, frame, name, text, single, blank) -> Observation:
         """Fill what has the focus by true keys, then press Enter for a Search; an error where it does not take them.
-        `single`: it has one line, so that a line's end in the text is none there."""
-        await self._press_keys(text, single, KEYED)
-        reply = await self._evaluate("typed", text=text)
+        `single`: it has one line, so that a line's end in the text is none there; `blank`: it holds nothing yet."""
+        await self._press_keys(text, single, KEYED, clear=not blank)
+        reply = await self._ask(frame, "typed", text=text)
         if reply["error"] and KEYED < len(text) <= MOST_KEYED:  # it may hear nothing but keys
-            await self._press_keys(text, single, MOST_KEYED)
-            reply = await self._evaluate("typed", text=text)
+            await self._press_keys(text, single, MOST_KEYED, clear=True)
+            reply = await self._ask(frame, "typed", text=text)
         if name == "Search" and not reply["error"]:
             await self._tab.keyboard.press("Enter")
             return await self._look()
-        return await self._finish(reply)
+        return await self._end(frame, reply)
 
-    async def _press_keys(self, text, single, most):
+    async def _press_keys(self, text, single, most, clear):
         """Put the text in the place of what is there. A line of more than `most` characters comes at once, but the last
         of them."""
         keyboard = self._tab.keyboard
-        await keyboard.press("Control+a")
-        await keyboard.press("Delete")
+        if clear:
+            await keyboard.press("Control+a")
+            await keyboard.press("Delete")
         lines = re.split(r"\r\n|[\r\n]", text)
         for number, line in enumerate(["".join(lines)] if single else lines):
             if number:
@@ -555,9 +576,9 @@ class Session:
             x, y = end_x, end_y
         await self._send(mouse, type="mouseReleased", x=x, y=y, buttons=0, **button)
 
-    async def _press(self, element, key) -> str:
+    async def _press(self, frame, element, key) -> str:
         """Press a key or combination; trusted in both modes, because only true keys move the focus or submit a form."""
-        error = (await self._evaluate("aim", element=element)).get("error", "")
+        error = (await self._ask(frame, "aim", element=element)).get("error", "")
         if error:
             return error
         parts = [KEYS.get(part.strip().lower(), part.strip()) if part else "" for part in key.split("+")]
@@ -727,6 +748,116 @@ class Session:
     async def _look(self, error="") -> Observation:
         return await self._finish(await self._evaluate("observe", error=error))
 
+    # ---- frames of other origins: page.js of the page around them cannot look into them, their own can ----
+
+    async def _ask(self, frame, call, **arguments) -> dict:
+        """The reply of such a frame's page.js; of the page's own where there is no frame."""
+        if frame is None:
+            return await self._evaluate(call, **arguments)
+        try:
+            return await self._evaluate_in(frame, call, **arguments)
+        except PlaywrightError as error:
+            if not self._focused().context.browser.is_connected():
+                raise
+            return {"error": "" if "navigat" in error.message else "the frame is gone"}  # its document has ended
+
+    async def _evaluate_in(self, frame, call, **arguments) -> dict:
+        expression = f"__gui.{call}({json.dumps(arguments | {'sites': self.sites})})"
+        return read_reply(call, await frame.evaluate(expression))
+
+    async def _end(self, frame, reply) -> Observation:
+        """What is seen after an action's reply."""
+        if frame is None:
+            return await self._finish(reply)
+        return await self._look(reply["error"] or (ASKS if reply.get("asks") else ""))
+
+    async def _place(self, name, element, argument) -> tuple:
+        """(frame or None, element, argument) as page.js of that frame knows them."""
+        frame, element = self._in_frame(element) if element is not None else (None, None)
+        if element == "focus":
+            with contextlib.suppress(PlaywrightError):  # one is gone
+                for inner, _ in self._frames:
+                    frame = inner if await inner.evaluate("document.hasFocus()") else frame
+        if name == "Drag" and argument in self._places:
+            other, argument = self._in_frame(argument)
+            if other is not frame:
+                argument = f"{argument} (of another frame)"  # there is no such element in this one
+        if element is None and name in (*CLICKS, "Hover") and not self.browser.real_input and argument:
+            frame, argument = self._in_frame(argument)
+        return frame, element, argument
+
+    def _in_frame(self, element: str) -> tuple:
+        """(frame or None, the same in it) of an element's id or of a point, "120,80"."""
+        if re.fullmatch(POINT, element):
+            x, y = map(int, element.split(","))
+            for frame, (left, top, width, height) in reversed(self._frames):
+                if 0 <= x - left < width and 0 <= y - top < height:
+                    return frame, f"{round(x - left)},{round(y - top)}"
+        return self._places.get(element, (None, element))
+
+    async def _corner(self, frame) -> tuple[float, float]:
+        """Where a frame's contents begin in the viewport."""
+        x = y = 0.0
+        while frame is not None and frame.parent_frame is not None:
+            at = "el => { const r = el.getBoundingClientRect(); return [r.x + el.clientLeft, r.y + el.clientTop]; }"
+            left, top = await (await frame.frame_element()).evaluate(at)
+            x, y, frame = x + left, y + top, frame.parent_frame
+        return x, y
+
+    async def _look_into_frames(self, reply) -> None:
+        """What frames of other origins hold takes the place of the lines that stand for them. Elements are then
+        numbered anew."""
+        self._frames, self._places = [], {}
+        if not any("frame" in node for node in reply["nodes"]):
+            return
+        nodes = await self._nodes(self._focused(), reply, reply, (0, 0), 0)
+        reply["nodes"] = [node for node, _ in nodes]
+        elements = [(node, frame) for node, frame in nodes if "id" in node]
+        for number, (node, frame) in enumerate(elements, start=1):
+            self._places[str(number)] = frame, str(node["id"])
+            node["id"] = number
+
+    async def _nodes(self, scope, reply, total, corner, depth) -> list[tuple]:
+        """[(node, its frame or None)] of a page or frame whose contents begin at `corner`; `total` counts what is not
+        in view."""
+        shut = [node for node in reply["nodes"] if "frame" in node]
+        inner = zip(map(id, shut), await asyncio.gather(*(self._look_into(scope, node) for node in shut)), strict=True)
+        inner, nodes = dict(inner), []
+        for node in reply["nodes"]:
+            left, top, width, height = node["box"]
+            node["box"], node["depth"] = [left + corner[0], top + corner[1], width, height], node["depth"] + depth
+            shown, place = inner.get(id(node)), node.pop("frame", None)
+            if shown is None:
+                nodes.append((node, None if scope is self._tab else scope))
+                continue
+            frame, held = shown
+            at = [round(corner[axis] + place["at"][axis]) for axis in (0, 1)]
+            self._frames.append((frame, (*at, width, height)))
+            total["above"], total["below"] = total["above"] + held["above"], total["below"] + held["below"]
+            left, top, right, bottom = (edge + corner[number % 2] for number, edge in enumerate(place["clip"]))
+            for seen, whose in await self._nodes(frame, held, total, at, node["depth"]):
+                x, y, wide, high = seen["box"]
+                if y + high < top + 2 or y > bottom - 2:
+                    total["above" if y < top else "below"] += "id" in seen or "text" in seen
+                elif x + wide > left + 2 and x < right - 2:
+                    nodes.append((seen, whose))
+        return nodes
+
+    async def _look_into(self, scope, node):
+        """(frame, what its page.js sees) for a node of `scope` that stands for a frame; None where it gives no answer.
+        What did not come to rest once, an advert for instance, is not waited for again."""
+        frame = None
+        try:
+            async with asyncio.timeout(self.browser.timeout / 4):
+                element = await scope.evaluate_handle("number => __gui.shut[number]", node["frame"]["number"])
+                frame = await element.as_element().content_frame()
+                return frame, await self._evaluate_in(frame, "observe", now=frame in self._restless)
+        except (PlaywrightError, AttributeError, EnvFault):  # a viewer of Chromium's own; a document that ends
+            return None
+        except TimeoutError:
+            self._restless.add(frame)
+            return None
+
     async def _finish(self, seen) -> Observation:
         """page.js's reply as an Observation, once new tabs have come and forbidden pages are left."""
         page = self._focused()
@@ -762,8 +893,8 @@ class Session:
         self._origins.add(_origin(url))
         if not self._allowed(url):
             return await self._back_off(_blocked(url))
-        asks = "a file is asked for: the action Upload File gives one" if seen.get("asks") else ""
-        error, self._notice = plain(seen["error"] or self._notice or asks), ""
+        await self._look_into_frames(seen)
+        error, self._notice = plain(seen["error"] or self._notice or (ASKS if seen.get("asks") else "")), ""
         dialog, self._dialogs = plain(" ".join(self._dialogs)), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
         parts = seen["nodes"], seen["above"], seen["below"]

@@ -19,8 +19,8 @@ class EnvHang(EnvFault):
 
 
 class Blocked(EnvFault):
-    """The site shuts the agent out, by a defence against bots or by its robots.txt. It would be the same again, so the
-    task is dropped without another try."""
+    """The site shuts the agent out, by a defence against bots or by its robots.txt, or a server refuses a request. It
+    would be the same again, so the task is dropped without another try."""
 
 
 class TooManyFaults(Exception):

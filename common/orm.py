@@ -87,7 +87,7 @@ def train(net, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weigh
     net: a common.lm.net.Net with its optimiser, whose rate is the highest; prompts: token id lists; labels: 0 or 1
     each. `lm_mask` (a list of 0/1 lists as long as the prompts) adds a language model loss on the marked tokens, a mean
     per prompt weighted `lm_weight`: what makes a tiny judge read the instruction (docs/webrl.md).
-    `schedule(progress) -> factor` scales the learning rate. Returns the mean loss of the last epoch.
+    `schedule(progress, updates=their number) -> factor` scales the learning rate. Returns the last epoch's mean loss.
     """
     import torch
     import torch.nn.functional as F
@@ -113,7 +113,8 @@ def train(net, prompts, labels, batch_size, epochs, seed, lm_mask=None, lm_weigh
         return loss + lm_weight * (share * F.cross_entropy(logits, words, reduction="none")).sum()
 
     batches = learn.shuffled(list(range(len(prompts))), batch_size, epochs, random.Random(seed))
-    rates = [rate * (schedule(number / len(batches)) if schedule else 1.0) for number in range(len(batches))]
+    count = len(batches)
+    rates = [rate * (schedule(number / count, updates=count) if schedule else 1.0) for number in range(count)]
 
     def lengths(rows):
         return [len(prompts[i]) for i in rows]

@@ -23,7 +23,8 @@
     (one) => one[Symbol.iterator] ? iteratorOf(one) : one).concat([Object, Function, Array, String, RegExp, Number,
     Boolean, Map, Set, WeakMap, EventTarget, Node, CharacterData, Element, HTMLElement, HTMLInputElement,
     HTMLFormElement, HTMLTextAreaElement, HTMLSelectElement, Document, DocumentFragment, ShadowRoot, Range, DOMRect,
-    DOMRectReadOnly, CSSStyleDeclaration, NodeList, HTMLCollection, DOMTokenList].flatMap((kind) => [kind, kind.prototype]));
+    DOMRectReadOnly, CSSStyleDeclaration, NodeList, HTMLCollection, DOMTokenList].flatMap(
+      (kind) => [kind, kind.prototype]));
   const natives = owners.flatMap((owner) => ownKeys(owner).map(
     (key) => [owner, key, Object.setPrototypeOf(getOwnPropertyDescriptor(owner, key), null)]));
   const builtIn = [Array, String, Number, Boolean].map(({prototype}) => prototype);
@@ -69,7 +70,9 @@
 
   // Elements that listen to clicks can be acted on, whatever their tag.
   const heard = new WeakMap();  // element -> the types of these events
+  const keyed = new WeakSet();  // who listens to keys
   gui.heard = (el) => heard.get(el);
+  gui.keyed = (target) => keyed.has(target) || target.onkeydown || target.onkeypress || target.onkeyup;
   const closed = new WeakMap();  // shadow roots that the page's scripts keep to themselves
   gui.shadow = (el) => el.shadowRoot || closed.get(el);
   const attach = Element.prototype.attachShadow;
@@ -80,8 +83,12 @@
   };
   const native = EventTarget.prototype.addEventListener;
   EventTarget.prototype.addEventListener = function (type, ...rest) {
-    if (/^(click|dblclick|(mouse|pointer)(down|up))$/.test(type) && this instanceof Element)
-      heard.set(this, (heard.get(this) || new Set()).add(type));
+    if (/^(click|dblclick|(mouse|pointer)(down|up))$/.test(type)) {
+      if (this instanceof Element) heard.set(this, (heard.get(this) || new Set()).add(type));
+      if (!gui.embedded && [window, document, document.documentElement, document.body].includes(this))
+        gui.hearsAll = true;
+    }
+    if (/^key(down|press|up)$/.test(type)) keyed.add(this || window);
     return native.call(this, type, ...rest);
   };
 
@@ -131,15 +138,30 @@
     return hit;
   };
   const aboveOf = (node, plainly = plain(node)) => plainly.parentNode || plainly.host;
+  const isIn = (el, outer) => {
+    while (el && el !== outer) el = parentOf(el);
+    return el === outer;
+  };
   const leadsTo = (hit, el) => {  // whether a click on `hit` is one on `el`
     for (let node = hit; node; node = aboveOf(node))
       if (node === el || node.localName === "label" && node.control === el) return true;
     return false;
   };
-  const takesClicks = (el) => {
-    const r = el.getBoundingClientRect(), x = r.left + r.width / 2, y = r.top + r.height / 2;
-    return r.width >= 2 && r.height >= 2 && leadsTo(deepest(el.ownerDocument, x, y), el);
+  const hitOf = (el) => {  // what a click on its middle meets: itself, another element, or null where that is not seen
+    const r = el.getBoundingClientRect();
+    let x = r.left + r.width / 2, y = r.top + r.height / 2, hit = deepest(el.ownerDocument, x, y);
+    if (r.width < 2 || r.height < 2) return null;
+    if (!leadsTo(hit, el)) return hit;
+    for (let frame, doc = el.ownerDocument; (frame = doc.defaultView?.frameElement); doc = frame.ownerDocument) {
+      const around = frame.getBoundingClientRect();
+      x += around.left + frame.clientLeft;
+      y += around.top + frame.clientTop;
+      hit = deepest(frame.ownerDocument, x, y);
+      if (hit !== frame) return hit;
+    }
+    return el;
   };
+  const takesClicks = (el) => hitOf(el) === el;
   // A check box, radio button or file box that a style has replaced: what is drawn in its stead is a label of it.
   const isReplaced = (control) => {
     if (!DRAWN.test(control.type)) return false;
@@ -179,7 +201,30 @@
     }
     return "";
   };
-  const listens = (el) => el.onclick || guiOf(el).heard(el);
+  // Clicks that are heard for it by the whole document. Where a library does not say so, by what the page has noted on it
+  // for its listener: an action, or, as on others beside it, which one it is.
+  const NOTES = /^(action|toggle|dismiss|href|url|link|click|command)$|[a-z](Action|Toggle|Href|Url|Link|Click|Command)$/;
+  const NAMED = /^(?!test|component|react|track)(\w+(Id|Key|Index|Value|Date)|id|key|index|value|date|day|row|item)$/;
+  const isHeardFor = (el) => {
+    const {hearsAll, chosen} = guiOf(el);
+    if (!hearsAll) return false;
+    if (chosen?.has(el) || el.$$click || el.__click) return true;  // jQuery; Solid, Svelte
+    if (!/^(li|tr|td|div|span|article)$/.test(el.localName) || !el.attributes.length) return false;
+    const keys = Object.keys(el.dataset), beside = el.nextElementSibling || el.previousElementSibling;
+    const isOne = keys.some((key) => NOTES.test(key) || NAMED.test(key) && beside?.dataset && key in beside.dataset);
+    return isOne && !el.querySelector(`${ACTIVE},h1,h2,h3,h4,p,ul,ol,table`) && el.textContent.trim();
+  };
+  const findChosen = (root) => {  // what jQuery hears at the root, by its selectors; whether anything is heard there
+    const doc = plain(root), {jQuery, __gui: own} = doc.defaultView || {}, roots = [root, doc.documentElement, doc.body];
+    if (!own || own.embedded) return;
+    own.hearsAll ||= [doc.defaultView, ...roots].some((root) => root?.onclick);
+    own.chosen = new Set();
+    if (own.hearsAll && jQuery?._data) try {
+      for (const place of roots) for (const {selector} of jQuery._data(place, "events")?.click || [])
+        if (selector) for (const el of jQuery(place).find(selector).toArray()) own.chosen.add(el);
+    } catch {}  // the page's own code, of any shape
+  };
+  const listens = (el) => el.onclick || guiOf(el).heard(el) || isHeardFor(el);
   const isStop = (el) => el.hasAttribute("tabindex") && el.tabIndex >= 0;
   const startsPointer = (el, style = getComputedStyle(el)) => {  // from here on in, the mouse shows a hand
     const above = el.parentElement;
@@ -218,6 +263,7 @@
     const isActive = el.querySelector(ACTIVE), isLarge = r.width * r.height > innerWidth * innerHeight / 2;
     if (isActive && !isList) return true;  // a card that holds links is no link itself
     const parts = [...el.querySelectorAll("*")].filter((part) => !part.matches(ACTIVE) && offers(part));
+    for (const part of parts) if (part.matches("[tabindex]:not(:has(*))")) rows.add(part);
     if (parts.length && (isList || holds || isLarge)) return true;
     if (parts.length) {  // it may be a card with a button in it
       const own = clean(textOf(el, new Set(parts))), types = guiOf(el).heard(el)?.size || 0;
@@ -240,7 +286,7 @@
     if (tag === "textarea") return "box";
     if (tag === "select") return "select";
     if (role) return role;
-    if (tag === "a" && el.href) return "link";
+    if (tag === "a" && (el.hasAttribute("href") || el.href)) return "link";
     if (tag === "button" || tag === "summary") return "button";
     if (el.isContentEditable) return el.parentElement?.isContentEditable && tag !== "body" ? "" : "box";
     if (tag === "label" && el.control) return isReplaced(el.control) ? kindOf(el.control) : "";
@@ -256,17 +302,19 @@
   const formOf = ({type, min, max, step}) => type !== "range" ? FORMS[type]
     : `${min || 0} to ${max || 100}${step && step !== "1" ? ` by ${step}` : ""}`;
   const hasForm = (el) => el.localName === "input" && el.type !== "number" && Boolean(formOf(el));
-  const inSight = ({value, scrollTop, scrollHeight, clientHeight}) => {  // about what a box shows of a very long text
+  const inSight = (el, value) => {  // about what a box shows of a very long text
+    const {scrollTop, scrollHeight, clientHeight} = el, {top} = el.getBoundingClientRect();
     if (value.length < 20 * LONG || !scrollHeight) return value;
     const at = (y) => Math.round(value.length * Math.min(y / scrollHeight, 1));
-    return (scrollTop ? "... " : "") + value.slice(at(scrollTop), at(scrollTop + clientHeight));
+    const start = at(scrollTop + Math.max(-top, 0)), end = at(scrollTop + Math.min(clientHeight, innerHeight - top));
+    return (start ? "... " : "") + value.slice(start, end);
   };
   const OPTIONS = 2000;  // of a select
   const stateOf = (el, kind) => {
     const field = el.localName === "label" ? el.control : el, state = {};
     const aria = (name) => el.getAttribute(`aria-${name}`);
-    const written = field.localName === "textarea" ? inSight(field) : field.value ?? textOf(field);
-    if (kind === "box") state.value = clean(written);
+    const written = field.value ?? textOf(field);
+    if (kind === "box") state.value = clean(field.localName === "input" ? written : inSight(field, written));
     if (kind === "box" && hasForm(field)) state.form = formOf(field);
     if (kind === "file") state.value = [...field.files].map((file) => file.name).join(", ");
     if (field.type === "password") state.value &&= "***";
@@ -291,6 +339,25 @@
       if (plain(el).matches(":modal")) return el;
     return [...doc.querySelectorAll("dialog:modal")].at(-1) || [...doc.querySelectorAll("[aria-modal=true]")].filter(
       (el) => el.checkVisibility({visibilityProperty: true, opacityProperty: true}) && rectOf(el).width > 1).at(-1);
+  };
+  // What lies over the whole view, such as a question about cookies, whatever it is made of.
+  const coverOf = (root) => {
+    const doc = plain(root), width = doc.documentElement.clientWidth, height = doc.defaultView.innerHeight;
+    const covers = (el) => {
+      const r = plain(el).getBoundingClientRect(), {position} = getComputedStyle(el);
+      return /fixed|absolute/.test(position) && el !== doc.body && r.left < 2 && r.top < 2
+        && r.right > width - 2 && r.bottom > height - 2;
+    };
+    for (const [across, down] of [[0.5, 0.5], [0.02, 0.5], [0.98, 0.98]])
+      for (let el = deepest(root, width * across, height * down); el;
+        el = plain(el).parentElement || plain(el).getRootNode().host)
+        if (covers(el)) return el;
+    return null;
+  };
+  const isBehind = (el, what) => {  // "inert", or what a "modal" dialog or this element covers
+    if (what === "inert") return true;
+    const hit = hitOf(el);
+    return hit !== el && (what === "modal" || isIn(hit, what));
   };
   // What cannot be seen itself may still take a click or a text: an input over the one that is drawn, or what holds
   // only this one.
@@ -325,14 +392,27 @@
       return low;
     };
     const put = (node, from, to) => {
-      const text = node.data.slice(from, to);
-      if (!text.trim()) return;
+      const text = node.data.slice(from, to), last = lines.at(-1);
+      if (!text.trim()) {
+        if (last) last.text += text;
+        return;
+      }
       range.setStart(node, from);
       range.setEnd(node, to);
-      lines.push({text, r: range.getBoundingClientRect(), count: text.trim().split("\n").length});
+      const r = range.getBoundingClientRect(), isSame = (a, b) => Math.abs(a - b) < 4;
+      if (last && isSame(r.top, last.r.top) && isSame(r.bottom, last.r.bottom) && last.text.length < LONG) {
+        last.text += text;  // on the same line, as the words of a program in their colours
+        last.r = new DOMRect(last.r.x, last.r.y, Math.max(r.right - last.r.x, last.r.width), r.height);
+      } else lines.push({text, r, count: text.trim().split("\n").length});
     };
     for (const node of pieces) {
       if (node.nodeType !== 3) continue;
+      range.selectNodeContents(node);
+      const whole = range.getBoundingClientRect();
+      if (whole.bottom < top + 2 || whole.top > bottom - 2) {
+        put(node, 0, node.data.length);
+        continue;
+      }
       const start = first(node, (r) => r.bottom >= top + 2), end = first(node, (r) => r.top > bottom - 2);
       put(node, 0, start);
       const kept = /^pre/.test(getComputedStyle(node.parentElement).whiteSpace);
@@ -348,6 +428,7 @@
   // label, ...state}, and blocks that hold some of these. Only what lies in view; `above` and `below` count the rest.
   const look = natively(() => {
     const nodes = [], elements = [], rows = new Set();
+    gui.shut = [];  // frames that only the driver can look into
     let above = 0, below = 0, run = null;
     const view = {left: 0, top: 0, right: innerWidth, bottom: innerHeight, scrolls: true};
 
@@ -394,8 +475,8 @@
       run.pieces.push(node);
     };
     // at: {clip, held (the clip of what is positioned absolutely), depth, x, y (the frame's offset), quiet (the text is
-    // shown elsewhere), modal (the document's dialog), behind (it: "inert" or perhaps "covered"), parts (of an item: no
-    // others are shown)}
+    // shown elsewhere), modal (the document's dialog), cover (of the document), behind (what `isBehind` takes), parts (of
+    // an item: no others are shown)}
     const walk = (node, at, parent) => {
       const el = plain(node), tag = el.localName;
       if (tag === "br" && run) run.text += " ";
@@ -409,12 +490,12 @@
       at = {...at};
       if (faint) at.quiet = true;
       if (el.inert) at.behind = "inert";
-      if (node === at.modal) at.behind = "";
+      if (node === at.modal || node === at.cover) at.behind = "";
       if (style.position === "fixed" || node === at.modal) at.clip = at.held = {...view, scrolls: false};
       else if (style.position === "absolute") at.clip = at.held;
       let kind = visible && (known ?? (el === node ? kindOf(el, style, parent, rows) : ""));
       const r = shift(kind ? rectOf(el, style) : el.getBoundingClientRect(), at);
-      if (at.behind === "inert" || at.behind && kind && !takesClicks(el)) kind = "";
+      if (at.behind && kind && isBehind(el, at.behind)) kind = "";
       if (kind && (!at.parts || at.parts.has(el))) {
         flush();
         if (!inView(r, at.clip)) return;
@@ -452,19 +533,26 @@
     const enter = (el, r, at) => {  // into a frame
       const clip = within(r, at.clip, true), inner = el.contentDocument;
       const place = {...at, clip, held: clip, x: r.left + el.clientLeft, y: r.top + el.clientTop};
-      if (inner) read(inner, place);
-      else if (el.localName !== "object" && r.width > 15 && r.height > 15)
-        unseen(el, `frame from ${URL.parse(el.src || "", el.baseURI)?.host || "elsewhere"}`, r, at);
+      if (inner) return read(inner, place);
+      if (el.localName === "object" || r.width < 16 || r.height < 16) return;
+      const host = URL.parse(el.src || "", el.baseURI)?.host || "elsewhere";
+      const isSeen = unseen(el, `frame from ${host}`, r, at);
+      if (!isSeen || at.behind && isBehind(el, at.behind)) return;
+      const {left, top, right, bottom} = clip;
+      nodes.at(-1).frame = {at: [place.x, place.y], clip: [left, top, right, bottom], number: gui.shut.push(el) - 1};
     };
     const unseen = (el, name, r, at) => {
-      if (at.quiet || !inView(r, at.clip)) return;
+      if (at.quiet || !inView(r, at.clip)) return false;
       flush();
       put({depth: at.depth, tag: el.localName, text: `${name}: what it holds cannot be seen here`}, r, el);
+      return true;
     };
     const read = (root, at) => {
       const doc = plain(root);
       at.modal = modalOf(root);
-      if (at.modal && !at.behind) at.behind = at.modal.matches(":modal") ? "inert" : "covered";
+      at.cover = !at.modal && !gui.embedded && doc.body && doc.defaultView ? coverOf(root) : null;
+      if (!at.behind) at.behind = at.modal ? at.modal.matches(":modal") ? "inert" : "modal" : at.cover;
+      findChosen(root);
       if (doc.body || doc.documentElement) walk(doc.body || doc.documentElement, at);
       flush();
     };
@@ -476,9 +564,9 @@
   // The reply's text. Half of a character, which UTF-8 cannot say, is cut from an emoji.
   const toText = natively((reply) =>
     JSON.stringify(reply).replace(/(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g, "$1\ufffd"));
-  gui.observe = async ({sites, error = "", wait = 0}) => {
+  gui.observe = async ({sites, error = "", wait = 0, now = false}) => {
     gui.sites = sites;
-    await gui.rest(wait);
+    if (!now) await gui.rest(wait);
     await gui.ready?.();
     const about = natively(() => {
       const status = performance.getEntriesByType("navigation")[0]?.responseStatus || 0;
@@ -635,7 +723,9 @@
     if (!holdsText(el)) throw "text can only be typed into a box";
     const fitting = check(el, text), letter = [...text].at(-1) ?? "Backspace";
     el.focus({preventScroll: true});
-    if (el.isContentEditable && !gui.playing) return {keys: byKeys(el)};
+    // A person's keys are heard one by one, and go on in the next box where this one is full.
+    const isFull = el.maxLength >= 0 && fitting.length > el.maxLength, needsKeys = isFull || hearsKeys(el);
+    if (!gui.playing && (el.isContentEditable || !gui.embedded && needsKeys && !hasForm(el))) return {keys: byKeys(el)};
     const keyCode = letter === "Backspace" ? 8 : /[a-z0-9 ]/i.test(letter) ? letter.toUpperCase().charCodeAt() : 0;
     const key = (name) => hasForm(el) || name === "keypress" && !text || el.dispatchEvent(new KeyboardEvent(name, {
       key: letter, keyCode, charCode: name === "keypress" ? letter.codePointAt() : 0, bubbles: true, cancelable: true,
@@ -654,13 +744,20 @@
   const holdsText = (el) => el.isContentEditable || el.localName === "textarea" || el.localName === "input";
   const textIn = (el) => (el.value ?? el.textContent).replace(/[\s\u200b\ufeff]/g, "");
   let typing = null;
+  const hearsKeys = (el) => {
+    for (let node = el; node; node = node.parentNode || node.host) if (guiOf(el).keyed(node)) return true;
+    return Boolean(guiOf(el).keyed(el.ownerDocument.defaultView || window));
+  };
   const byKeys = (el) => {
-    typing = {el, before: textIn(el)};
-    return {single: el.localName === "input"};
+    const mine = typing = {el, before: textIn(el), taken: false};
+    native.call(el, "input", () => { mine.taken = true; }, {once: true});
+    return {single: el.localName === "input", blank: (el.value ?? el.textContent) === ""};
   };
   gui.typed = ({text, ...rest}) => {  // the driver has pressed them: whether it is there
-    const {el, before} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
-    const isLost = now === before ? wanted !== before : el.isContentEditable && now.length < wanted.length / 2;
+    const {el, before, taken} = typing, now = textIn(el), wanted = text.replace(/[\s\u200b\ufeff]/g, "");
+    // an empty box that is empty again may have made something of it
+    const isLost = now === before ? wanted !== before && !(taken && !before)
+      : el.isContentEditable && now.length < wanted.length / 2;
     const error = el.isConnected && holdsText(el) && isLost ? "the box did not take the text" : "";
     return gui.observe({...rest, error});
   };

@@ -330,6 +330,8 @@ def read_demos(path: str | Path, prompt, encode, train_tasks) -> list[Trajectory
                 obs = {"text": step.get("text") or step["observation"], "error": error}
                 error = step.get("error", "")
                 ids = prompt(task.instruction, demo.steps, obs)
+                if ids is None:
+                    raise ValueError(f"the prompt of step {len(demo.steps) + 1} has no room in the model's context")
                 demo.steps.append(Step(ids, encode(step["action"]), [], 0, obs["text"], step["action"]))
             demo.final_observation = record.get("final_observation") or demo.steps[-1].observation
         except (ValueError, KeyError, TypeError, IndexError) as error:

@@ -11,7 +11,7 @@ LONGEST = 1_000  # characters of a title, an error or what a dialog says
 KEYS = {"error": str, "title": str, "named": str, "url": str, "status": int, "above": int, "below": int, "still": bool}
 OTHERS = {"nodes": list, "asks": dict | None, "report": dict | None, "keys": dict, "points": list, "inPage": bool}
 NODE = {"depth": int, "tag": str, "box": list, "text": str, "id": int, "kind": str, "label": str, "value": str}
-NODE |= {"form": str, "options": list, "attributes": dict}
+NODE |= {"form": str, "options": list, "attributes": dict, "frame": dict}
 NODE |= dict.fromkeys(("on", "selected", "disabled", "expanded"), bool)
 ALWAYS = {"depth", "tag", "box"}
 _UNCLEAN = re.compile(r"\\u(?:00[01]|[dD][89a-fA-F])|\\[bf]|[\x7f-\x9f]")  # in JSON
@@ -64,8 +64,8 @@ def _check(call, reply):
         raise KeyError("something is missing")
     for node in reply.get("nodes", ()):
         _check_node(node)
-    asks, keys = reply.get("asks") or {"multiple": False}, reply.get("keys", {"single": False})
-    if type(asks["multiple"]) is not bool or type(keys["single"]) is not bool:
+    asks, keys = reply.get("asks") or {"multiple": False}, reply.get("keys", {"single": False, "blank": False})
+    if keys.keys() != {"single", "blank"} or {type(known) for known in (asks["multiple"], *keys.values())} != {bool}:
         raise TypeError("asks or keys")
     if not all(_is_number(point[axis]) for point in reply.get("points", ()) for axis in "xy"):
         raise TypeError("points")
@@ -81,6 +81,16 @@ def _check_node(node):
         raise TypeError("box")
     if "options" in node and not ("value" in node and all(type(option) is str for option in node["options"])):
         raise TypeError("options")
+    if "frame" in node:  # of another origin: where its contents begin, what is seen of it, which it is
+        place = node["frame"]
+        edges = [*place["at"], *place["clip"]]
+        if (
+            len(place["at"]) != 2
+            or len(edges) != 6
+            or not all(map(_is_number, edges))
+            or type(place["number"]) is not int
+        ):
+            raise TypeError("frame")
     if "attributes" in node and not all(type(value) is str for value in node["attributes"].values()):
         raise TypeError("attributes")
 

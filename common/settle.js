@@ -13,18 +13,19 @@
     refused: "",  // what was not allowed to happen
     named: "",  // the tab that something is to be shown in, which may be there already
     sites: null,  // URL prefixes the task is limited to, or *.host
+    hearsAll: false,  // the page listens to clicks on the whole document
     elements: [],  // what the last observation offered; an id is a position in it
   });
   if (window.__gui) return window.__gui.renew();
-  const gui = begin({}), ears = [];
+  const gui = begin({}), ears = [], {addEventListener: listen} = EventTarget.prototype;  // page.js counts the page's
   gui.hear = (target, ...ear) => {
     ears.push([target, ...ear]);
-    target.addEventListener(...ear);
+    listen.call(target, ...ear);
   };
   gui.renew = () => {  // the first true document takes over the window of an initial about:blank, often without a word
     if (gui.document === document) return;
     begin(gui);
-    for (const [target, ...ear] of ears) target.addEventListener(...ear);
+    for (const [target, ...ear] of ears) listen.call(target, ...ear);
   };
   Object.defineProperty(window, "__gui", {value: gui});
   const later = setTimeout.bind(window), realNow = performance.now.bind(performance);  // the page gets a virtual clock
@@ -72,7 +73,7 @@
     }
     if (sameDocument) return;
     const outside = gui.sites && /^https?:/.test(url) && !gui.sites.some((site) => inSite(url, site));
-    if (outside && window === top && event.cancelable) {
+    if (outside && window === window.top && event.cancelable) {
       gui.refused = `blocked: ${url} is outside the task's sites`;
       return event.preventDefault();
     }
@@ -226,11 +227,12 @@
     return found;
   };
   gui.frames = frames;
+  const LATEST = 10000;  // ms
   let readAt = null;
   const refreshes = () => {  // <meta http-equiv=refresh>, about to fire; one that was refused, or never comes, is over
     const doc = plain(document), meta = doc.querySelector("meta[http-equiv=refresh i]");
     const wait = meta && parseFloat(meta.content) * 1000;
-    if (!meta || !(wait <= config.tick)) return false;
+    if (!meta || !(wait <= Math.min(Math.max(config.tick, now), LATEST))) return false;  // by the virtual clock, too
     readAt ??= realNow();
     const [, url = location.href] = meta.content.match(/url\s*=\s*["']?([^"']*)/i) || [];
     return realNow() < readAt + wait + 5000 && !gui.tried.has(URL.parse(url, doc.baseURI)?.href);
@@ -240,8 +242,9 @@
   const idle = async (deadline) => {  // until nothing is under way; whether there was anything, and time is left
     await new Promise(later);  // a form is submitted in a task of its own
     for (let waited = false; ; waited = true) {
-      // Without a time limit here (the driver has one): a document that is going to end, or has hardly begun.
-      const ending = window.closed || gui.leaving.length || !isParsed(window), late = realNow() > deadline;
+      // Without a time limit here (the driver has one): a page that is going to end, or has hardly begun.
+      const ending = window === window.top && (window.closed || gui.leaving.length || !isParsed(window));
+      const late = realNow() > deadline;
       const busy = refreshes() || frames().some((w) => !isParsed(w) || w.__gui.leaving.length || w.__gui.pending.size
         || plain(w.document).readyState === "interactive" && !w.__gui.slow);
       if (!ending && late && busy)  // a long poll, an image that never comes: not waited for again

@@ -38,7 +38,8 @@ NO_PAGES = "no pages of MiniWoB++ here: pip install --no-deps -r requirements-mi
 # The tasks, and their split into train and test, by similarity, are BrowserGym's; "webgum" is its webgum_subset, the 56
 # tasks of WebGUM (Furuta et al., 2024, arXiv:2305.11854). Source: github.com/ServiceNow/BrowserGym at 9e779f08,
 # metadata/miniwob.csv (Apache-2.0). Of the package's pages button-delay, chase-circle, hover-shape, moving-items and
-# simon-says are no tasks there.
+# simon-says are no tasks there. Ours: "small", of which a model of 135 M parameters learns about half from two
+# demonstrations each, and "small-unseen", others of the same kinds (docs/real.md).
 SETS = {
     "browsergym-train": """
         book-flight book-flight-nodelay buy-ticket choose-date choose-date-easy choose-date-medium choose-date-nodelay
@@ -69,6 +70,14 @@ SETS = {
         enter-date enter-password enter-text enter-text-dynamic enter-time focus-text focus-text-2 grid-coordinate
         guess-number identify-shape login-user login-user-popup multi-layouts multi-orderings navigate-tree
         search-engine social-media social-media-all social-media-some tic-tac-toe use-autocomplete use-spinner""",
+    "small": """
+        click-checkboxes click-checkboxes-transfer click-collapsible-2 click-dialog-2 click-menu click-option
+        click-scroll-list click-widget enter-date enter-password enter-time identify-shape login-user-popup
+        multi-layouts multi-orderings navigate-tree search-engine use-autocomplete""",
+    "small-unseen": """
+        choose-list click-button click-button-sequence click-collapsible click-color click-dialog click-link click-tab
+        click-test click-test-2 enter-text enter-text-dynamic enter-text-2 focus-text focus-text-2 form-sequence-2
+        login-user use-spinner""",
 }
 SETS = {name: tuple(tasks.split()) for name, tasks in SETS.items()}
 TASKS = tuple(sorted(SETS["browsergym-train"] + SETS["browsergym-test"]))

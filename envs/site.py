@@ -237,8 +237,8 @@ class Site(PageEnv):
     WebArena's files), `storage_state` (a file with a log-in's cookies, as Playwright writes it), `geolocation`,
     `uploads` (a folder, seen from the file's, whose files the agent may upload by their names), and `reset_url`, which
     is asked for before every episode, so that your site can put back what episodes change. Every episode has a cookie
-    of its own, `cleangui-episode`, for the first start page's host and on that request, too: a site that keeps its
-    state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
+    of its own, `cleangui-episode`, for all hosts that the agent may visit and on that request, too: a site that keeps
+    its state by this cookie can serve many episodes at once; for any other there is `--num-envs 1`.
 
     An entry without `eval` has no true verdict: a judge says what succeeded. `start_url` and `hosts` (joined by commas)
     hold for entries that have none of their own. Between two actions, of all slots together, there are at least

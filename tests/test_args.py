@@ -1,6 +1,7 @@
 """How a command line becomes a script's arguments."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -105,3 +106,16 @@ def test_adapters_are_trained_at_ten_times_the_rates_of_all_weights(script, pres
     assert given == adapters | {"learning_rate": 3e-6}
     (tmp_path / "args.json").write_text(json.dumps({"preset": preset, "lora_rank": 8, **adapters}))
     assert rates("--resume", str(tmp_path)) == adapters  # once
+
+
+@pytest.mark.parametrize("script", [webrl, crps, grpo_async, distrl, digirl])
+def test_every_script_has_the_real_clock(script, monkeypatch):
+    def made(env_id, **options):
+        raise UsageError(f"{env_id}: {options['real_clock']}")
+
+    monkeypatch.setattr("envs.make", made)
+    actor = SimpleNamespace(tokenizer=llm.load_tokenizer("assets/tiny"))
+    monkeypatch.setattr(script, "load_actor", lambda args: actor, raising=False)
+    args = parse_args(script.Args, ["--env-id", "site:a.json", "--real-clock"])
+    with pytest.raises(UsageError, match="^site:a.json: True$"):
+        script.make_env(args) if script in (grpo_async, distrl) else script.main(args)

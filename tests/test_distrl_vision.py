@@ -18,7 +18,7 @@ from common.errors import UsageError
 from common.lm import llm
 from common.lm.args import parse_args
 from common.lm.checkpoint import latest
-from common.lm.run import read_metrics
+from common.lm.run import Run, read_metrics
 from common.replay import TrajectoryStore
 from distrl import Args
 from envs import make
@@ -245,7 +245,8 @@ def goes_on(run, rollouts):
         return [*learner.actor.score(learner.actor.action_logprobs, steps), *values]
 
     before = found()
-    distrl.restore_learner(learner, checkpoint, args)
+    with Run.create(args, distrl.__file__, run_path=run) as resumed:
+        distrl.restore_learner(learner, resumed, args)
     assert learner.iteration == 2 and learner.updates > 0
     assert all(math.isfinite(now) and now != then for now, then in zip(found(), before, strict=True))
 

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import math
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
@@ -12,11 +13,11 @@ import torch
 
 import crps
 import webrl
-from common.errors import EnvFault, UsageError
-from common.lm import llm
+from common.errors import Blocked, EnvFault, UsageError
+from common.lm import checkpoint, llm, serve
 from common.lm.args import parse_args
-from common.lm.engine import Engine, EngineServer
-from common.lm.run import read_metrics
+from common.lm.engine import Engine, EnginePolicy, EngineServer
+from common.lm.run import Timer, read_metrics
 from common.replay import TrajectoryStore
 from tests.scripts import run_script
 from tests.test_demo import play_run
@@ -24,11 +25,13 @@ from tests.test_vlm import qwen3
 
 
 class Server(BaseHTTPRequestHandler):
-    """One base model and one adapter at a time. `loaded`: names in order; `wrong`: it samples from another model."""
+    """One base model and one adapter at a time. `loaded`: names in order; `wrong`: it samples from another model;
+    `context`: what it says of its longest prompt; `lost`: it is gone once an adapter with this ending comes."""
 
     model, tokenizer = None, None
     loaded, unloaded, requests = [], [], []
     wrong = no_ids = broken = False
+    context = lost = None
     lock = threading.Lock()
 
     def reply(self, body, status=200):
@@ -43,18 +46,20 @@ class Server(BaseHTTPRequestHandler):
         names = ["base", *(name for name in Server.loaded if name not in Server.unloaded)]
         if self.path != "/v1/models":
             return self.reply("<html>nothing here</html>", 404)
-        self.reply(
-            {"object": "list", "data": [{"id": n, "object": "model", "created": 0, "owned_by": "x"} for n in names]}
-        )
+        model = {"object": "model", "created": 0, "owned_by": "x", "max_model_len": Server.context}
+        self.reply({"object": "list", "data": [{"id": name, **model} for name in names]})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if self.path == "/v1/load_lora_adapter":
+        if Server.lost and body.get("lora_name", "").endswith(Server.lost):
+            self.close_connection = True  # without a word
+        elif self.path == "/v1/load_lora_adapter":
             llm.load_trained(Server.model, body["lora_path"])
             if Server.wrong:
                 with torch.no_grad():
                     Server.model.get_input_embeddings().weight.mul_(0.7)
             Server.loaded.append(body["lora_name"])
+            Server.unloaded[:] = [name for name in Server.unloaded if name != body["lora_name"]]
             self.reply(f"Success: LoRA adapter '{body['lora_name']}' added successfully.")
         elif self.path == "/v1/unload_lora_adapter":
             if body["lora_name"] not in Server.loaded:
@@ -96,6 +101,7 @@ def server():
     Server.model, Server.tokenizer = llm.load("assets/tiny", lora_rank=4)
     Server.loaded, Server.unloaded, Server.requests = [], [], []
     Server.wrong = Server.no_ids = Server.broken = False
+    Server.lost = None
     with ThreadingHTTPServer(("127.0.0.1", 0), Server) as http:
         threading.Thread(target=http.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{http.server_port}/v1"
@@ -109,8 +115,9 @@ def test_a_run_samples_from_the_server_and_hands_it_every_new_adapter(tmp_path, 
     out, _ = play_run(tmp_path, *LORA, "--engine", server, "--filter-low", "2")  # a critic that lets nothing pass
     assert "training instructions instead" in out
     (run,) = tmp_path.iterdir()
-    assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "1"]  # after the fine-tuning, after phase 1
-    assert Server.unloaded == Server.loaded  # the last one at the end
+    # to see whether it can, after the fine-tuning, after phase 1
+    assert [name.rsplit("-", 1)[1] for name in Server.loaded] == ["0", "0", "1"]
+    assert Server.unloaded == list(dict.fromkeys(Server.loaded))  # the last one at the end
     assert {body["model"] for body in Server.requests} == set(Server.loaded)  # never the base
     rows = read_metrics(run)
     assert max(row.get("rollout/logprob_gap", 0) for row in rows) < 1e-4 and "warning" not in out
@@ -162,6 +169,82 @@ def test_a_server_that_was_started_anew_gets_its_adapter_again(tmp_path, server)
     engine.model = "c"  # which was never ours
     with pytest.raises(EnvFault, match="The model c does not exist"):
         asyncio.run(ask_twice())
+
+
+def test_what_a_server_refuses_is_not_asked_again_and_a_lost_one_is_no_wrong_flag(server, tmp_path):
+    engine = Engine(server, [1])
+    Server.broken = True
+    with pytest.raises(Blocked, match="engine is dead"):
+        asyncio.run(engine.complete([5, 6], 3, 1.0, 4, 0))
+    engine.setup = serve.client("http://127.0.0.1:9/v1", retries=0)
+    with pytest.raises(EnvFault, match="did not load an adapter: Connection error"):
+        engine.load_adapter(tmp_path, "a")
+
+
+def test_where_the_engine_is_lost_what_a_batch_taught_is_saved_before(server, tmp_path):
+    """And a resumed run goes on with the next one."""
+    flags = """--num-demos 4 --sft-epochs 1 --group-size 2 --groups-per-iteration 2 --iterations 2 --num-envs 4
+    --eval-every 9 --save-every 9 --test-tasks 1 --max-new-tokens 8 --lora-rank 4""".split()
+    command = ["crps.py", *flags, "--engine", server, "--runs-dir", tmp_path]
+    Server.lost = "-1"
+    done = run_script(command)
+    assert done.returncode == 1 and "did not load an adapter: Connection error" in done.stderr, done.stderr[-2000:]
+    (run,) = tmp_path.iterdir()
+    assert f"go on with --resume {run}" in done.stdout
+    assert [row["charts/iteration"] for row in read_metrics(run)] == [0, 1]
+    state = checkpoint.latest(run).state
+    assert (state["counts"]["iteration"], state["player"]["version"]) == (1, 1)
+    Server.lost = None
+    done = run_script([*command, "--resume", run])
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [row["charts/iteration"] for row in read_metrics(run)] == [0, 1, 2, 2]  # the last one: the test's
+
+
+def test_time_while_most_episodes_wait_for_the_engine_is_generation():
+    """And what is left is the pages'."""
+    seconds, now = Timer(), [0.0]
+    answers = [asyncio.Event(), asyncio.Event()]
+
+    async def complete(prompt, seed, *settings):
+        await answers[prompt[0]].wait()
+        return llm.Completion([1, 2], [0.0, 0.0], 0)
+
+    async def play():
+        policy = EnginePolicy(SimpleNamespace(complete=complete), 1.0, 4, 0, seconds)
+        for _ in range(3):
+            policy.enter()
+        with seconds("pages"):
+            asked = []
+            for number in (0, 1):
+                asked.append(asyncio.create_task(policy([number], 1)))
+                await asyncio.sleep(0)
+                now[0] += 5.0  # one of three waits, then two
+            answers[0].set()
+            await asked[0]
+            now[0] += 2.0
+            for _ in range(3):
+                policy.leave()
+            now[0] += 4.0  # nobody plays, one waits
+            answers[1].set()
+            await asked[1]
+            now[0] += 1.0
+        return policy.tokens
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("time.perf_counter", lambda: now[0])
+        seconds._mark = 0.0
+        assert asyncio.run(play()) == 4
+        assert seconds.metrics() == {"time/other": 0.0, "time/pages": 8.0, "time/generation": 9.0}
+
+
+def test_a_server_s_context_counts(server):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Server, "context", 40)
+        assert serve.served_context(server, "--engine") == 40
+        flags = ["--engine", server, "--lora-rank", "4", "--model-id", "./nothing", "--max-new-tokens", "40"]
+        with pytest.raises(UsageError, match="prompt and answer have 40 tokens together"):
+            crps.main(parse_args(crps.Args, flags))
+    assert serve.served_context(server, "--engine") == math.inf
 
 
 def test_urls_are_asked_before_a_model_is_loaded(server, capsys):

@@ -226,7 +226,7 @@ def test_a_server_plays_any_environment_and_what_faults_is_said(policy, tmp_path
     assert "seed" not in request and request["model"] == "oracle"
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
     assert played[0].steps[0].action == 'do(action="Click", element="1")'
-    with pytest.raises(UsageError, match="it was played with --env-id webshop, not arena"):
+    with pytest.raises(UsageError, match="it was begun with --env-id webshop, not arena"):
         run_eval(tmp_path, *flags[2:], "--env-id", "arena", "--resume", str(run))
     Policy.refused = set()
     Policy.plans[third.instruction] = "nothing"
@@ -316,3 +316,15 @@ def test_wrong_flags_are_one_line(tmp_path, flags, says):
     with pytest.raises(UsageError, match=re.escape(says)):
         run_eval(tmp_path, *flags)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_never_was_played_is_no_success_of_0(capsys):
+    run, tasks_of = SimpleNamespace(path="runs/X", say=print), [Task("a", "site", "buy", 5)]
+    hung = [Trajectory(tasks_of[0], 0, 0, verdict=0.0, ending="truncated")]
+    with pytest.raises(TooManyFaults, match="no task could be played; .*: the page did not answer"):
+        evaluation.report(run, tasks_of, hung, FaultLog(agent_hangs=1, last="the page did not answer"))
+    with pytest.raises(UsageError, match="no prompt had room for the page"):
+        evaluation.report(run, tasks_of, [Trajectory(tasks_of[0], 0, 0, verdict=0.0, ending="overflow")], FaultLog())
+    assert capsys.readouterr().out == ""
+    evaluation.report(run, tasks_of, hung, FaultLog())
+    assert "Success 0.000" in capsys.readouterr().out

@@ -4,7 +4,9 @@ import asyncio
 import json
 import random
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,7 +73,8 @@ class Sites:
 
 
 def make_args(url, **changes):
-    return webrl.replace(webrl.Args(), generator=url, instructions_per_phase=4, filter_tries=10, **changes)
+    settings = {"instructions_per_phase": 4, "filter_tries": 10} | changes
+    return webrl.replace(webrl.Args(), generator=url, **settings)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -85,6 +88,53 @@ def test_instructions_come_from_back_quotes_and_pass_the_feasibility_prompt(serv
     assert all(t.config is None for t in tasks)  # no checker: nothing to train on but the judge
     first = handler.asked[0]
     assert ("buy red lamp" in first) != ("post hello" in first)  # one request per site
+
+
+def test_a_generator_of_no_use_is_left_for_the_environment(server, monkeypatch):
+    """Empty replies and lost ones are tries."""
+    url, handler = server
+    asked = []
+
+    def silent(url, model, prompt, flag):
+        asked.append(prompt)
+        if len(asked) % 2:
+            raise UsageError("Request timed out.")
+        return "I cannot help with that."
+
+    class World(Sites):
+        def vary(self, task, rng):
+            return [replace(task, instruction=f"buy lamp {rng.random()}", config={})]
+
+    monkeypatch.setattr(serve, "reply", silent)
+    failures = [Task("a", "shop", "buy red lamp", 15)]
+    given = World(), failures, set(), None, random.Random(0), make_args(url), 1
+    tasks, counts = webrl.new_instructions(*given)
+    assert len(tasks) == 4 and all(task.instruction.startswith("buy lamp") for task in tasks)
+    assert len(asked) == webrl.USELESS and counts["generator_left"] == 1
+    said = []
+    learner, memory = SimpleNamespace(rng=random.Random(0)), SimpleNamespace(failure_set=failures, known=set())
+    args = make_args(url, critic_warmup_epochs=0)
+    webrl.phase_tasks(learner, memory, SimpleNamespace(run=SimpleNamespace(say=said.append)), World(), [], 1, args)
+    assert said == ["phase 1: 24 replies of --generator in a row were of no use: varied without it"]
+
+
+def test_a_generator_that_is_of_use_now_and_then_goes_on(server, monkeypatch):
+    url, _ = server
+    replies = (f"`buy lamp {number}`" if number % 9 == 8 else "Sorry." for number in range(10**6))
+    monkeypatch.setattr(serve, "ask", lambda u, m, prompt, flag: "[YES]" if "[YES]" in prompt else next(replies))
+    args = make_args(url, instructions_per_phase=8, filter_tries=20)
+    given = Sites(), [Task("a", "shop", "buy red lamp", 15)], set(), None, random.Random(0), args, 1
+    tasks, counts = webrl.new_instructions(*given)
+    assert len(tasks) == 8 and not counts["generator_left"]
+
+
+def test_a_reply_has_an_end(server):
+    """A weak model may write on for ever."""
+    bodies = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(json, "loads", lambda text, load=json.loads: bodies.append(load(text)) or bodies[-1])
+        serve.reply(server[0], "m", "write tasks", "--generator")
+    assert any(body.get("max_tokens") == serve.REPLY_TOKENS for body in bodies)
 
 
 def test_a_server_that_fails_for_a_moment_is_asked_again(server):

@@ -1,6 +1,7 @@
 """common/lm/llm.py and common/orm.py on small models that the tests make, and on the committed tiny base."""
 
 import math
+import os
 import random
 from dataclasses import replace
 from types import SimpleNamespace
@@ -39,6 +40,22 @@ def test_sampling_logprobs_are_those_of_a_forward_pass(tiny):
             got = logprobs[row][mask[row]]
             assert len(got) == len(completion.ids)
             torch.testing.assert_close(got, torch.tensor(completion.logprobs), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("load", "set_by_hand", "threads"), [(0.2, "", 4), (2.6, "", 1), (40.0, "", 1), (1.1, "", 3), (40.0, "4", 4)]
+)
+def test_torch_leaves_busy_cores_to_others(monkeypatch, load, set_by_hand, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if set_by_hand:
+        monkeypatch.setenv("OMP_NUM_THREADS", set_by_hand)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2, 3}, raising=False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    now = [4]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[0])
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: now.__setitem__(0, count))
+    learn.leave_busy_cores(load)
+    assert now == [threads]
 
 
 @pytest.mark.parametrize("count, gpu, side_by_side", [(2, False, True), (1, False, False), (2, True, False)])

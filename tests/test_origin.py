@@ -83,7 +83,7 @@ def test_a_resumed_run_keeps_the_records_of_before(project, tmp_path, monkeypatc
     (project / "code.py").write_text("new = 2\n")
     for flag in ("--a", "--b"):
         monkeypatch.setattr(sys, "argv", ["webrl.py", flag])
-        Run.create(Args(), __file__, tmp_path / "runs", resume=str(run.path))
+        Run.create(Args(), __file__, tmp_path / "runs", run.path).begin()
     records = origin.read(run.path)
     assert [record["command"] for record in records] == ["python webrl.py" + flag for flag in ("", " --a", " --b")]
     assert [record.get("uncommitted") for record in records] == [None, "uncommitted-2.diff", "uncommitted-3.diff"]

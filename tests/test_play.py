@@ -82,6 +82,9 @@ class Deaf(play.Window):
         pass
 
 
+MANY = "<select multiple aria-label=many><option selected>pen<option>ink<option>cup</select>"
+
+
 async def test_what_a_person_does_in_the_window_is_an_agents_action(shop, tmp_path, capsys):
     """By trusted events, as of a mouse and a keyboard; what the driver then does is not heard again."""
     env = envs.make(write_tasks(tmp_path, shop), screenshots=True)  # a window has frames, as this browser then
@@ -144,11 +147,20 @@ async def test_what_a_person_does_in_the_window_is_an_agents_action(shop, tmp_pa
         assert await does(keys.press("PageUp")) == ['do(action="Scroll Up")']
         assert await does(keys.press("Escape")) == ['do(action="Press", argument="Escape")']
         assert await does(mouse.click(*await middle("a"), button="right")) == ['do(action="Right Click", element="6")']
+        await page.evaluate("document.body.insertAdjacentHTML('afterbegin', many)".replace("many", repr(MANY)))
+        obs, *_ = await env.step('do(action="Wait")')
+
+        async def add(option, *held):
+            await page.locator(f"option:text-is('{option}')").click(modifiers=held)
+
+        assert await does(add("ink", "Control")) == ['do(action="Select Dropdown Option", argument="ink", element="1")']
+        assert '= "pen, ink"' in obs["text"]
         capsys.readouterr()
 
         refusals = (
             (mouse.click(700, 400), "nothing that an agent can point at is there"),
             (click("[type=file]"), "a choice of files"),
+            (add("cup"), "an option taken back in a list of several"),
             (page.locator("a").click(modifiers=["Shift"]), "a click with a key held"),
             (page.goto(f"{shop}/elsewhere"), f"the window went to {shop}/elsewhere by itself"),
         )

@@ -188,12 +188,51 @@ def test_too_many_faults_stop_the_run():
     with pytest.raises(TooManyFaults, match="each of the 1 episodes ended in a fault; the last one: the judge is gone"):
         rollout.check_end(answered, [worker])
     rollout.check_end(silence, [rollout.FaultLog()], "http://j")
+    hung = rollout.FaultLog(window=500)  # each twice: a fault, then the agent's own failure
+    for _ in range(3):
+        hung.record(EnvHang("no answer"))
+        hung.agent_hangs += 1
+        hung.record()
+    with pytest.raises(TooManyFaults, match="each of the 6 episodes hung or ended in a fault; the last one: no answer"):
+        rollout.check_end(silence, [hung])
+    hung.record()
+    rollout.check_end(silence, [hung])
     resumed = rollout.FaultLog(window=7)
     resumed.set_state(state)
     assert (resumed.episodes, resumed.faults, resumed.last, resumed.window) == (500, 50, "lost", 7)
     assert list(resumed.recent) == state["recent"]
     resumed.record()
     assert len(resumed.recent) == 7
+
+
+def test_a_test_that_lost_all_of_its_tasks_is_no_success_of_0():
+    faults = rollout.FaultLog(last="the site is gone")
+    with pytest.raises(TooManyFaults, match="none of the 4 tasks of the 'test after' could be played; .*site is gone"):
+        rollout.check_tested("test after", 4, [], faults)
+    for name, count, played in (
+        ("test after", 4, ["one"]),
+        ("test before", 0, []),
+        ("eval", 4, []),
+        ("rollout", 4, []),
+    ):
+        rollout.check_tested(name, count, played, faults)
+
+
+def test_a_player_that_tests_says_so():
+    env = Counter({(name, attempt): (1, EnvFault("gone")) for name in "ab" for attempt in (1, 2, 3)})
+    env.fork = lambda: env
+    run = SimpleNamespace(timer=lambda part: nullcontext(), trajectories=SimpleNamespace(add_image=None))
+    with asyncio.Runner() as runner:
+        player = rollout.Player(env, None, None, lambda *given: [1], run, runner, 1, 1, lockstep=True)
+        player.decode = lambda ids: "on"
+        player.engine = None
+        tasks = [Task(name, "site", "count", 3) for name in "ab"]
+        generated = lambda *given: [Completion([1], [0.0], 0)]  # noqa: E731
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(rollout.llm, "generate", generated)
+            with pytest.raises(TooManyFaults, match="none of the 2 tasks of the 'test after' .*: gone"):
+                player.play(tasks, 0.0, 1, "test after")
+            assert player.play(tasks, 0.0, 1, "eval") != []  # played again, sound by now
 
 
 def test_one_crash_of_the_browser_stops_no_run():
@@ -258,6 +297,43 @@ def test_prompts_are_made_of_the_actions_own_tokens():
     random.seed(0)
     trajectory = asyncio.run(rollout.play_all([Counter()], tasks(1), batched, once, rollout.FaultLog()))[0]
     assert seen[2] == [s.action_ids for s in trajectory.steps[:2]]
+
+
+@pytest.mark.parametrize("room, shown", [(9, [[], [0], [0, 1]]), (3, [[], [0], [1]]), (2, [[], [], []])])
+def test_a_history_loses_its_oldest_steps_where_the_prompt_has_no_room(room, shown):
+    """Two tokens of page, one of each step."""
+    prompts, asked = [], policy([])
+
+    def prompt(instruction, steps, obs, skip=0):
+        return [7, 7, *range(skip, len(steps))]
+
+    def short(*given):
+        prompts.append(rollout.within(prompt, room)(*given))
+        return prompts[-1]
+
+    async def once(env, task, attempt, index):
+        return await rollout.play(env, task, asked, short, str, 1, attempt)
+
+    (played,) = asyncio.run(rollout.play_all([Counter()], tasks(1), asked, once, rollout.FaultLog()))
+    assert [ids[2:] for ids in prompts] == shown and played.ending == "exit"
+
+
+def test_a_page_without_room_is_a_failure_and_the_first_one_a_fault_that_comes_once():
+    pages, asked, faults = {"count 0": 4, "count 1": 5}, policy([]), rollout.FaultLog()
+
+    def prompt(instruction, steps, obs, skip=0):
+        return [0] * pages[obs["text"]]
+
+    async def once(env, task, attempt, index):
+        return await rollout.play(env, task, asked, rollout.within(prompt, 4), str, 1, attempt)
+
+    checked = [replace(task, config={}) for task in tasks(1)]
+    (cut,) = asyncio.run(rollout.play_all([Counter()], checked, asked, once, faults))
+    assert (len(cut.steps), cut.ending, cut.verdict, faults.faults) == (1, "overflow", 0.0, 0)
+    pages["count 0"] = 5
+    assert asyncio.run(rollout.play_all([Counter()], checked, asked, once, faults)) == []
+    assert (faults.episodes, faults.faults, faults.dropped) == (2, 1, 1)
+    assert faults.last == "the first page's prompt has 5 tokens, the model takes 4 beside an answer"
 
 
 def test_an_interrupt_before_the_loop_begins_plays_nothing(monkeypatch, tmp_path):

@@ -221,7 +221,8 @@ def test_a_resumed_run_goes_on_in_the_same_wandb_run(tmp_path, monkeypatch):
         first = wandb.run.id
         run.log({"losses/policy": 0.5}, step=10)
         run.save_checkpoint(10, {}, {}, {})
-    with Run.create(Args(track=True), __file__, tmp_path, resume=str(run.path)) as again:
+    with Run.create(Args(track=True), __file__, tmp_path, run.path) as again:
+        again.begin()
         assert wandb.run.id == first and again.name == run.name
         again.log({"losses/policy": 0.25}, step=20)
     assert all(first in folder.name for folder in run.path.glob("wandb/offline-run-*"))
@@ -267,7 +268,7 @@ def test_an_error_of_wandb_is_a_line_and_ends_nothing(tmp_path, monkeypatch, cap
         monkeypatch.setattr(wandb.run, "log", fail)
         run.log({"a": 1}, step=1)
     assert wandb.run is None and origin.read(run.path)[-1]["state"] == "finished"
-    assert capsys.readouterr().out == "warning: --track: no space there\n" * 2
+    assert capsys.readouterr().out == "warning: --track: no space there\n"  # of the row and of the files: once
     with pytest.raises(KeyboardInterrupt), Run.create(Args(track=True), __file__, tmp_path) as run:
         run.log({"a": 1}, step=1)
         raise KeyboardInterrupt
@@ -452,17 +453,18 @@ def test_resume_drops_what_came_after_the_checkpoint(tmp_path):
     run.trajectories.append([trajectory(1)])
     run.log({"a": 2}, step=2)
 
-    for resume in (str(run.path), "auto"):
-        again = Run.create(Args(), __file__, tmp_path, resume=resume)
-        assert again.path == run.path and again.resumed.state == {"phase": 1}
-        assert [t.seed for t in again.trajectories] == [0]
-        assert [row["a"] for row in read_metrics(again.path)] == [1]
-        assert again.timer.metrics()["time/pages"] == 100
-    other_seed = Run.create(Args(seed=2), __file__, tmp_path, resume="auto")
-    assert other_seed.resumed is None and other_seed.path != run.path
+    run.lock.close()
+    again = Run.create(Args(), __file__, tmp_path, run.path)
+    assert again.path == run.path and again.resumed.state == {"phase": 1}
+    assert [t.seed for t in again.trajectories] == [0, 1] and len(read_metrics(run.path)) == 2  # until it is loaded
+    again.begin()
+    assert [t.seed for t in again.trajectories] == [0]
+    assert [row["a"] for row in read_metrics(again.path)] == [1]
+    assert again.timer.metrics()["time/pages"] == 100
+    with Run.create(Args(seed=2), __file__, tmp_path) as other:
+        assert other.resumed is None and other.path != run.path
     with pytest.raises(UsageError, match="nothing to resume"):
-        Run.create(Args(), __file__, tmp_path, resume=str(other_seed.path))
-    assert Run.create(Args(), __file__, tmp_path).resumed is None
+        Run.create(Args(), __file__, tmp_path, other.path)
 
 
 # -- how a script ends

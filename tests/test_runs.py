@@ -78,6 +78,12 @@ def test_a_killed_run_is_stopped(three, monkeypatch):
     assert runs.load([three[0]])[0].state() == "stopped"
 
 
+def test_flags_that_changed_at_a_resume_are_below_the_run(three):
+    origin.begin(three[1])
+    origin.begin(three[1], {"step": 40, "changed": {"beta": [0.1, 0.5]}})
+    assert "\n    from step 40 on: beta 0.5 (before: 0.1)\n" in runs.listing(runs.load(three))
+
+
 def test_flags_that_differ(three):
     settings(three[0], alone=1, resume="auto", port=7)
     settings(three[1], group=4)

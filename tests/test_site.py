@@ -139,6 +139,33 @@ async def test_the_reset_address_is_asked_with_the_episodes_cookie(tmp_path):
         await env.close()
 
 
+async def test_start_tabs_and_a_redirect_among_the_tasks_hosts_have_the_episodes_cookie(tmp_path):
+    seen = {}
+
+    async def answer(reader, writer):
+        request = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path, host = request.split()[1], re.search(r"host: (\w+)", request, re.I)[1]
+        seen[path] = host, re.search(r"cleangui-episode=(\w+)", request)
+        head = f"302 Found\r\nlocation: {other}/end\r\n" if path == "/go" else "200 OK\r\n"
+        writer.write(f"HTTP/1.1 {head}content-type: text/html\r\ncontent-length: 9\r\n\r\n<p>hi</p>".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    base, other = (f"http://{host}:{server.sockets[0].getsockname()[1]}" for host in ("127.0.0.1", "localhost"))
+    task = {"intent": "look", "start_url": f"{base}/go |AND| {other}/b", "split": "train"}
+    (tmp_path / "tasks.json").write_text(json.dumps([task]))
+    env = envs.make(f"site:{tmp_path}/tasks.json", obey_robots=False)
+    try:
+        obs, _ = await env.reset(env.tasks("train")[0])
+    finally:
+        await env.close()
+        server.close()
+    assert obs["url"] == f"{other}/end" and not obs["error"] and "tabs 1 of 2" in obs["text"]
+    assert (seen["/go"][0], seen["/end"][0], seen["/b"][0]) == ("127", "localhost", "localhost")
+    assert len({cookie[1] for _, cookie in (seen["/go"], seen["/end"], seen["/b"])}) == 1
+
+
 @pytest.mark.parametrize("real_clock", [False, True])
 async def test_pages_wait_in_true_time_where_they_are_told_to(tmp_path, monkeypatch, real_clock):
     async def start(**options):

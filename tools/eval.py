@@ -11,7 +11,6 @@ evaluation needs besides (the sites' addresses, a judge) is in docs/webarena.md.
 """
 
 import asyncio
-import json
 import sys
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -23,13 +22,15 @@ from typing import Literal
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import common.interrupt  # noqa: F401
 import envs
 from common import visual
-from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import learn, llm, origin, serve
+from common.errors import Blocked, EnvFault, TooManyFaults, UsageError
+from common.lm import learn, llm, resume, serve
 from common.lm.args import parse_args, values_of
-from common.lm.rollout import Player
+from common.lm.rollout import Player, within
 from common.lm.run import Run, run_main
+from common.lm.session import room_of
 from common.lm.stats import MANY, by_check, evaluation_metrics, site_name, wilson
 from tools import view
 from tools.play import PHONE_EYES, eyes, find_policy, prompt_of, prompt_settings, script_module
@@ -69,7 +70,7 @@ class Args:
     real_input: bool = False
     """act by trusted mouse and keyboard events instead of in-page dispatch"""
     real_clock: bool = False
-    """site:FILE: pages wait in true time, in the place of a clock that moves with actions alone"""
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     serials: tuple[str, ...] = ()
     """your phones and emulators, for --env-id phone:FILE (docs/android.md)"""
     screenshots: bool = False
@@ -158,7 +159,8 @@ class Endpoint:
                 ]
                 said = serve.text_of(await self.client.chat.completions.create(messages=turns, **settings))
         except (openai.OpenAIError, AttributeError, IndexError, TypeError, ValueError) as error:
-            raise EnvFault(f"--policy {self.url}: {error}") from error
+            fault = Blocked if isinstance(error, openai.BadRequestError) else EnvFault
+            raise fault(f"--policy {self.url}: {error}") from error
         return llm.Completion(list(said.encode(errors="replace")), [], version)
 
 
@@ -194,7 +196,7 @@ def make_policy(args):
     """The environment, and a Player's arguments for who plays it (and `max_steps`, of a run). Raises UsageError for
     what cannot be had."""
     if args.policy:
-        endpoint, script, settings = Endpoint(args), SimpleNamespace(), {}
+        endpoint, script, settings, length = Endpoint(args), SimpleNamespace(), {}, args.max_new_tokens or NEW_TOKENS
         model, tokenizer, prompt = SimpleNamespace(generation_config=None), Bytes(), endpoint.prompt
         format = "webrl" if endpoint.released else "compact"
 
@@ -220,18 +222,21 @@ def make_policy(args):
         if hasattr(script, "is_chat") and args.env_id.partition("/")[0] in ("webshop", "alfworld"):
             format = "original" if script.is_chat(tokenizer, form) else "compact"  # crps.py's
 
-        def prompt(instruction, steps, obs):
-            return make_prompt(tokenizer, instruction, steps, obs, **own)
+        def prompt(instruction, steps, obs, skip=0):
+            return make_prompt(tokenizer, instruction, steps, obs, skip=skip, **own)
 
         def count_tokens(text):
             return len(tokenizer.encode(text, add_special_tokens=False))
+
+        length = args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS)
+        prompt = within(prompt, room_of(llm.context_of(model), length, f"--model-id {args.model_id}"))
 
     return make_env(args, settings, format, count_tokens), dict(
         model=model,
         reader=tokenizer,
         prompt=prompt,
         engine=endpoint,
-        max_new_tokens=args.max_new_tokens or settings.get("max_new_tokens", NEW_TOKENS),
+        max_new_tokens=length,
         max_steps=settings.get("max_steps", 0),  # 0: the environment's
         judge_states=settings.get("judge_states", False),  # as the run's own episodes end
         read_action=getattr(script, "read_action", str),
@@ -310,9 +315,11 @@ def table(trajectories):
 
 def report(run, tasks, trajectories, faults):
     """Prints the table of the tasks that have a check, and what was not played. Raises TooManyFaults where nothing
-    was."""
-    if not trajectories:
+    was, or every page hung, UsageError where no prompt had room: that is no success of 0."""
+    if len(trajectories) <= faults.agent_hangs:
         raise TooManyFaults(f"no task could be played; go on with --resume {run.path}; the last fault: {faults.last}")
+    if all(t.ending == "overflow" for t in trajectories):
+        raise UsageError("no prompt had room for the page: fewer --page-tokens, or a model with a longer context")
     checked, unknown = by_check(trajectories)
     won = sum(bool(t.verdict) for t in checked)
     if checked:
@@ -349,17 +356,15 @@ def open_run(args):
     """The evaluation's folder, a new one or that of --resume."""
     if not args.resume:
         return Run.create(args, __file__, args.runs_dir)
-    try:
-        saved = json.loads((Path(args.resume) / "args.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"nothing to resume: {args.resume} has no readable args.json") from error
+    saved = resume.saved_args(args.resume)
     for name in FIXED:
         before, now = saved.get(name, getattr(Args(), name)), getattr(args, name)
         if before != (list(now) if isinstance(now, tuple) else now):
             flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"--resume {args.resume}: it was played with {flag} {before}, not {now}")
-    origin.begin(Path(args.resume))
-    return Run(Path(args.resume), args)
+            raise UsageError(f"--resume {args.resume}: it was begun with {flag} {before}, not {now}")
+    run = Run(Path(args.resume), args, __file__)
+    run.begin()
+    return run
 
 
 def main(args):

@@ -34,7 +34,9 @@ def main(args):
     """Write the folder and say where it is."""
     import torch
 
-    last = checkpoint.latest(args.run)
+    last, damaged = checkpoint.whole(args.run, lambda one: one.damage(f"{args.network}/"))
+    for one, why in damaged.items():
+        print(f"{args.run}: checkpoint {one.path.name} is damaged ({why}): the one before it")
     if last is None or not last.folder(args.network).is_dir():
         raise UsageError(f"{args.run} has no checkpoint with a network {args.network!r}")
     if args.dtype not in ("bfloat16", "float16", "float32"):

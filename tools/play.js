@@ -35,6 +35,8 @@
   };
 
   let typed = null, down = null;  // a field whose new text is not told yet; where the button went down
+  const chosen = new WeakMap();  // list of several -> the options that are chosen, before a hand changes that
+  const note = (field) => field?.multiple && field.options && chosen.set(field, new Set(field.selectedOptions));
   const written = () => {
     const field = typed;
     typed = null;
@@ -50,6 +52,7 @@
 
   const pressed = (event) => {  // false: it is told, or swallowed
     const el = inner(event), field = fieldOf(el), point = {x: event.clientX, y: event.clientY};
+    if (event.type === "mousedown") note(field);
     if (field && event.button === 0) return true;  // to type there, or to choose
     if (event.type === "mousedown") down = point;
     if (event.type === "contextmenu") tell(...written(), {name: "Right Click", points: at(point)});
@@ -60,7 +63,7 @@
     else if (event.type === "click" && event.detail <= 1) {
       if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) tell({refused: "a click with a key held"});
       else if (el.closest("input[type=file]") || el.closest("label")?.control?.type === "file")
-        tell({refused: "a choice of files"});
+        tell({refused: "a choice of files (of the task's own here: upload NUMBER NAME)"});
       else if (event.detail === 0) return true;  // of a key, which was told
       else tell(...written(), {name: "Click", points: at(point)});
     }
@@ -78,11 +81,19 @@
     const field = fieldOf(inner(event));
     if (field?.localName === "select") {
       typed = null;
-      if (field.multiple) tell({refused: "a choice in a list of several"});
+      if (field.multiple) choice(field);
       else tell({name: "Select Dropdown Option", points: at(middle(field)), text: field.selectedOptions[0]?.label});
       return false;
     }
   });
+  const choice = (field) => {  // an agent adds one option after the other, and takes none back
+    const before = chosen.get(field) || new Set(), added = [...field.selectedOptions].filter((one) => !before.has(one));
+    const isKept = [...before].every((one) => one.selected);
+    for (const one of field.options) one.selected = before.has(one);
+    const points = at(middle(field));
+    if (isKept) tell(...added.map(({label}) => ({name: "Select Dropdown Option", points, text: label})));
+    else tell({refused: "an option taken back in a list of several (hold Ctrl to add one)"});
+  };
   hear("focusout", (event) => {  // once a click or a key that is told of itself has had its turn
     if (typed) queueMicrotask(() => person.state === "on" && typed && tell(...written()));
   });
@@ -90,6 +101,7 @@
   const SCROLLS = {PageDown: 1, ArrowDown: 1, " ": 1, PageUp: -1, ArrowUp: -1};
   hear("keydown", (event) => {
     const {key} = event, el = inner(event), field = fieldOf(el);
+    note(field);
     if (event.ctrlKey || event.metaKey || event.altKey) return true;  // the window's own, or an editor's
     const line = field && field.localName === "input";
     if (line && key === "Enter" && typed === field) {

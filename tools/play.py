@@ -25,7 +25,7 @@ import sys
 import threading
 import zlib
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 
 import tyro
@@ -33,10 +33,11 @@ import tyro
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import common.interrupt  # noqa: F401
 import envs
 from common.actions import ACTIONS, Action, format_action
 from common.errors import StateMismatch, UsageError
-from common.lm.checkpoint import latest
+from common.lm.checkpoint import whole
 from common.lm.run import run_main
 from common.replay import Step, append_lines
 
@@ -75,6 +76,8 @@ class Args:
     """number of the task in its split"""
     headed: bool = False
     """show the browser's window"""
+    real_clock: bool = False
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     policy: str = ""
     """a run's folder (the actor of its last checkpoint), a checkpoint's actor, or a model (folder or hub id): it plays,
     you watch"""
@@ -159,9 +162,11 @@ def find_policy(name: str, flag: str, script: str = "", env_id: str = ""):
         usual = "webrl.py" if not llm.sees(name) else "distrl.py" if env_id.startswith("phone") else "grpo_async.py"
         return name, script_module(script or usual), {}
     if run is given:
-        checkpoint = latest(run)
+        checkpoint, damaged = whole(run, lambda one: one.damage("actor/"))
+        for one, why in damaged.items():
+            print(f"{flag} {run}: checkpoint {one.path.name} is damaged ({why}): the one before it")
         if checkpoint is None:
-            raise UsageError(f"{flag} {run}: the run has no checkpoint yet")
+            raise UsageError(f"{flag} {run}: the run has no checkpoint{' that is whole' if damaged else ' yet'}")
         name = str(checkpoint.folder("actor"))
     settings = json.loads((run / "args.json").read_text())
     if script:
@@ -190,7 +195,14 @@ def prompt_of(module, sees: bool):
         kind = "sees" if sees else "reads text"
         name = Path(module.__file__).name
         raise UsageError(f"the model {kind}, and {name} has no prompt for it: --script takes another's")
-    return found
+    if sees or "skip" in takes:
+        return found
+
+    @wraps(found)
+    def skipping(reader, instruction, steps, obs, skip=0, **settings):  # of a run of before
+        return found(reader, instruction, steps[skip:], obs, **settings)
+
+    return skipping
 
 
 def prompt_settings(prompt, settings: dict) -> dict:
@@ -502,7 +514,8 @@ def main() -> None:
     if args.oracle and args.policy:
         raise UsageError("--oracle or --policy, not both")
     policy = load_policy(args) if args.policy else None
-    env = envs.make(args.env_id, **({"headed": True} if args.headed else {}), **(policy[2] if policy else {}))
+    options = {"real_clock": args.real_clock} | ({"headed": True} if args.headed else {})
+    env = envs.make(args.env_id, **options, **(policy[2] if policy else {}))
     with asyncio.Runner() as runner:
         try:
             play(args, env, runner, policy)

@@ -160,8 +160,14 @@ def listing(runs: list[Run]) -> str:
         flags = ", ".join(f"{name} {textwrap.shorten(value, 60)}" for name, value in own.items())
         notes = [run.last["reason"]] if run.last.get("reason") and run.state() == "failed" else []
         notes += [flags] if flags else []
+        notes += [f"from step {record['step']} on: {_changes(record)}" for record in run.records if "changed" in record]
         table[number] += "".join("\n" + textwrap.indent(textwrap.fill(note, 112), "    ") for note in notes)
     return "\n".join(table)
+
+
+def _changes(record: dict) -> str:
+    """The flags that were other ones from a resume on."""
+    return ", ".join(f"{name} {now} (before: {before})" for name, (before, now) in record["changed"].items())
 
 
 def evaluations(run: Run) -> dict[str, dict[str, Trajectory]]:

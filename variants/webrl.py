@@ -180,7 +180,7 @@ def tiny_values(args):
     """What environment and model change of the tiny preset. A reward model reads its own model's tokens alone."""
     values = {}
     if args.preset == "tiny" and args.env_id != SHOP:
-        values = TWO_SITES if args.env_id.startswith("arena-v1") else MORE_SITES
+        values = dict(TWO_SITES if args.env_id.startswith("arena-v1") else MORE_SITES)  # what follows adds to it
         if not args.env_id.startswith("arena-v1"):
             values |= FIVE_SITES if envs.full_name(args.env_id).startswith("arena-v2") else NO_REWARD_MODEL
     if args.preset in ("tiny", "smoke") and llm.size_of(args.model_id) != "tiny":

@@ -49,6 +49,10 @@ class Args:
     """tokens of a step: page, history and action"""
     action: int = 64
     """tokens of the action"""
+    shared: int = 0
+    """tokens that all prompts begin with: generation reads them once"""
+    compile_layers: bool = False
+    """let torch compile every decoder layer before the first pass"""
     sequences: int = 4
     """steps per pass; each is a micro-batch of its own in the update"""
     lora_rank: int = 64
@@ -76,7 +80,11 @@ def build(args):
             config, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32
         )
     model.activation_checkpointing_enable({"use_reentrant": False})
-    return llm.add_adapters(model, args.lora_rank)
+    model = llm.add_adapters(model, args.lora_rank)
+    if args.compile_layers:
+        for layer in llm.body_of(model).layers:
+            layer.compile()
+    return model
 
 
 def timed(call, repeats, device):
@@ -115,7 +123,9 @@ def measure(args):
     parameters = sum(p.numel() for name, p in model.named_parameters() if "lora_" not in name and "embed" not in name)
     parameters -= config.vocab_size * config.hidden_size * (not config.tie_word_embeddings)  # the head
     generator = torch.Generator().manual_seed(0)
-    ids = torch.randint(2, config.vocab_size, (args.sequences, args.context), generator=generator).tolist()
+    ids = torch.randint(2, config.vocab_size, (args.sequences, args.context), generator=generator)
+    ids[:, : args.shared] = ids[0, : args.shared]
+    ids = ids.tolist()
     prompts, actions = [row[: -args.action] for row in ids], [row[-args.action :] for row in ids]
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6)
     peak = next((value for name, value in PEAK_FLOPS.items() if name in device_name(device)), None)
@@ -162,7 +172,8 @@ def device_name(device):
 def table(args, results):
     """The rows as Markdown, with what they were measured on and how."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    flags = " ".join(f"--{k.replace('_', '-')} {v}" for k, v in vars(args).items() if k != "write_docs")
+    given = {k.replace("_", "-"): v for k, v in vars(args).items() if k != "write_docs" and v is not False}
+    flags = " ".join(f"--{k}" if v is True else f"--{k} {v}" for k, v in given.items())
     lines = [
         f"{device_name(device)}, torch {torch.__version__}, `python benchmarks/once/gpu_webrl.py {flags}`:",
         "",
@@ -176,8 +187,8 @@ def table(args, results):
 
 def main(args):
     """Measure, print, and write the table where it is asked for."""
-    if args.action >= args.context:
-        raise UsageError("--action must be shorter than --context")
+    if args.action + args.shared >= args.context:
+        raise UsageError("--action and --shared must be shorter than --context")
     results = measure(args)
     text = table(args, results)
     print(text)

@@ -4,7 +4,7 @@ A script's `class Args(RunArgs)` has the method's own fields, which `--help` sho
 default depends on --preset has all of its values in its own line: `num_demos: int = preset(128, tiny=40)`.
 """
 
-import json
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from common.errors import UsageError
-from common.lm import llm
+from common.lm import llm, resume
 
 T = TypeVar("T")
 
@@ -73,7 +73,9 @@ class RunArgs:
     """where the run's folder is made"""
     resume: str = ""
     """go on with a run: its folder (its own flags hold unless given anew), or auto: the newest of this environment,
-    name and seed, where there is one"""
+    name and seed that is not finished, where there is one"""
+    real_clock: bool = False
+    """--env-id site: pages wait in true time, in the place of a clock that moves with actions alone"""
     lora_rank: int = preset(0, tiny=0, small=16)
     """train LoRA adapters of this rank instead of all weights, at ten times the preset's learning rates (a rate that is
     given is taken as it is); 0: all weights"""
@@ -85,7 +87,7 @@ class RunArgs:
     """quantise the base with bitsandbytes (QLoRA)"""
     cpu_threads: int = 0
     """micro-batches computed side by side on a CPU, one thread each (for tiny models), and threads of each worker on
-    Ray; 0: one at a time, torch's own threads inside each operation"""
+    Ray; 0: one at a time, torch's own threads inside each operation, as many as cores are idle"""
     gradient_checkpointing: bool = False
     """keep one layer's activations at a time in training: less memory for a third more computation"""
     sft_learning_rate: float = 1e-5
@@ -111,8 +113,8 @@ def own_first(args_class: type) -> type:
 
 def parse_args(args_class: type[T], argv: Sequence[str] | None = None, variant: Callable = lambda args: {}) -> T:
     """The command line as an `args_class` with the defaults of its --preset (`preset`), where it has that flag.
-    `variant(args)` gives what other flags change of these defaults. With `--resume FOLDER` the defaults are that run's
-    arguments. A flag always wins."""
+    `variant(args)` gives what other flags change of these defaults. With `--resume` the defaults are that run's
+    arguments, and `resume` is its folder. A flag always wins, or is refused."""
     import tyro
 
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -125,10 +127,21 @@ def parse_args(args_class: type[T], argv: Sequence[str] | None = None, variant: 
             now = "--num-demos 0" if old == "no_sft" else f"--{new.replace('_', '-')}"
             unit = " and counts steps, not trajectories" if new == "buffer_steps" else ""
             raise UsageError(f"{word.split('=')[0]} is called {now} now{unit}")
-    if first.resume not in ("", "auto"):
-        defaults = replace(args_class(), **_saved_args(args_class, Path(first.resume)))
-        args = tyro.cli(args_class, args=argv, default=defaults)
-        return replace(args, resume=first.resume)
+    if first.resume == "auto" and issubclass(args_class, RunArgs):
+        wanted = _with_preset(args_class, silent, first, variant)
+        first = replace(first, resume=resume.newest(wanted, Path(inspect.getfile(args_class))))
+    if not first.resume:
+        return replace(_with_preset(args_class, argv, first, variant), resume="")
+    saved = _saved_args(args_class, Path(first.resume))
+    args = tyro.cli(args_class, args=argv, default=replace(args_class(), **saved))
+    return resume.fitting(replace(args, resume=first.resume), saved)
+
+
+def _with_preset(args_class, argv, first, variant):
+    """The command line with the defaults of its preset; `first` is what it says without."""
+    import tyro
+
+    silent = [word for word in argv if word not in ("-h", "--help")]
     if not hasattr(first, "preset"):
         return tyro.cli(args_class, args=argv)
     name = first.preset
@@ -163,10 +176,7 @@ def check_ranges(args, at_least_1: str = "", shares: str = "", above_0: str = ""
 
 def _saved_args(args_class: type, run_path: Path) -> dict:
     """The arguments of an earlier run. Raises UsageError where the folder has none."""
-    try:
-        saved = json.loads((run_path / "args.json").read_text())
-    except (OSError, ValueError) as error:
-        raise UsageError(f"nothing to resume: {run_path} has no readable args.json") from error
+    saved = resume.saved_args(run_path)
     known = args_class.__dataclass_fields__
     for old, new in RENAMED.items():  # a run of before
         if old in saved and old not in known and new in known and new not in saved:

@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 
-from common.errors import EnvFault, UsageError
+from common.errors import Blocked, EnvFault, UsageError
 from common.lm import llm, serve
 from common.screen import message_part
 
@@ -66,7 +66,8 @@ class Engine:
                     raise
                 return await endpoint.create(model=model, **settings, extra_body=extra)
         except openai.OpenAIError as error:
-            raise EnvFault(f"the engine at {self.url}: {error}") from error
+            fault = Blocked if isinstance(error, openai.BadRequestError) else EnvFault
+            raise fault(f"the engine at {self.url}: {error}") from error
 
     def _completion(self, choice, logprobs, version):
         ids = getattr(choice, "token_ids", None)
@@ -76,7 +77,8 @@ class Engine:
 
     def load_adapter(self, folder, name, kept=0):
         """From now on sample from the LoRA adapter in `folder`, a path that the server can read. As many of the earlier
-        ones as `kept` says stay loaded, for requests that are on their way."""
+        ones as `kept` says stay loaded, for requests that are on their way. Raises EnvFault where the server is lost,
+        UsageError where it refuses."""
         import openai
 
         try:
@@ -92,6 +94,8 @@ class Engine:
                     del self.adapters[oldest]
                     if oldest in there:  # else it was started anew
                         self._unload(oldest)
+        except openai.APIConnectionError as error:  # time-outs are such, too
+            raise EnvFault(f"the engine at {self.url} did not load an adapter: {error}") from error
         except openai.OpenAIError as error:
             raise UsageError(
                 f"--engine {self.url}: it does not load adapters ({error}); start it with --enable-lora, a "
@@ -131,23 +135,39 @@ def _part(part, pictures):
 
 
 class EnginePolicy:
-    """What `rollout.play` asks for an action: every prompt is a request, the server makes the batches."""
+    """What `rollout.play` asks for an action: every prompt is a request, the server makes the batches. While half of
+    the active episodes wait for it the time is the `timer`'s "generation"."""
 
-    def __init__(self, engine, temperature, max_new_tokens, version):
-        self.engine, self.settings = engine, (temperature, max_new_tokens, version)
-        self.tokens = 0
+    def __init__(self, engine, temperature, max_new_tokens, version, timer):
+        self.engine, self.settings, self.timer = engine, (temperature, max_new_tokens, version), timer
+        self.tokens = self.active = self.waiting = 0
+        self.generation = None
 
     def enter(self):
-        """An episode begins: nothing to do."""
+        self._count(active=1)
 
     def leave(self):
-        """An episode ends: nothing to do."""
+        self._count(active=-1)
 
     async def __call__(self, prompt_ids, seed):
         """One prompt's Completion."""
-        completion = await self.engine.complete(prompt_ids, seed, *self.settings)
+        self._count(waiting=1)
+        try:
+            completion = await self.engine.complete(prompt_ids, seed, *self.settings)
+        finally:
+            self._count(waiting=-1)
         self.tokens += len(completion.ids)
         return completion
+
+    def _count(self, active=0, waiting=0):
+        self.active, self.waiting = self.active + active, self.waiting + waiting
+        most = self.waiting > 0 and 2 * self.waiting >= self.active
+        if most and self.generation is None:
+            self.generation = self.timer("generation")
+            self.generation.__enter__()
+        elif not most and self.generation is not None:
+            self.generation.__exit__(None, None, None)
+            self.generation = None
 
 
 class AnswerServer:

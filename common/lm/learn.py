@@ -4,6 +4,7 @@ Nothing here knows what an item is: a loss takes a list of them and gives the su
 """
 
 import math
+import os
 import random
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,11 @@ from common.errors import UsageError
 from common.lm import parallel
 
 
-def warmup_cosine(progress: float, warmup: float = 0.1, floor: float = 0.0) -> float:
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`."""
+def warmup_cosine(progress: float, warmup: float = 0.1, floor: float = 0.0, updates: float = math.inf) -> float:
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`. Where the warm-up is less
+    than one of the `updates` there is none: that one would learn next to nothing."""
+    if warmup * updates < 1:
+        warmup = 0.0
     if progress < warmup:
         return min(1.0, (progress + 1e-3) / warmup)
     return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
@@ -113,14 +117,42 @@ def map_batches(function: Callable[[list], Tensor], items: Sequence, lengths: Se
     if parallel.sharded() and batches:  # every process must make as many passes: the last one's result counts once
         batches += [batches[-1]] * (-len(batches) % parallel.size())
     batches = parallel.share(batches)
-    run = map if _threads is None else _threads.map
     results = []
-    for batch, values in zip(batches, run(without_gradient, batches), strict=True):
+    for batch, values in zip(batches, mapper()(without_gradient, batches), strict=True):
         results += zip(batch, values, strict=True)
     return [value for _, value in sorted(dict(parallel.gather(results)).items())]
 
 
+def in_parts(function: Callable[[list], list], items: list) -> list:
+    """`function(list of items) -> list` on as many parts of the items as `use_threads` has threads: a list in their
+    order."""
+    if _threads is None or len(items) < 2:
+        return function(items)
+    size = math.ceil(len(items) / _threads._max_workers)
+    parts = [items[i : i + size] for i in range(0, len(items), size)]
+    return [result for results in _threads.map(function, parts) for result in results]
+
+
 _threads = None  # a ThreadPoolExecutor after use_threads
+
+
+def side_by_side() -> int:
+    """How many micro-batches are computed at a time."""
+    return 1 if _threads is None else _threads._max_workers
+
+
+def mapper() -> Callable:
+    """`map`, which computes so many at a time."""
+    return map if _threads is None else _threads.map
+
+
+def leave_busy_cores(load: float) -> None:
+    """Torch's threads inside an operation: as many as cores are idle at this load average, one at least. Two threads on
+    two busy cores take ten times the CPU's time of one: they spin while they wait for each other. OMP_NUM_THREADS
+    decides where it is set."""
+    if "OMP_NUM_THREADS" not in os.environ and not torch.cuda.is_available():
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(min(torch.get_num_threads(), max(1, cores - round(load))))
 
 
 def use_threads(count: int) -> None:

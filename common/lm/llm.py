@@ -97,6 +97,7 @@ def load(
     reader = load_processor(model_id) if vision else load_tokenizer(model_id)
     model = from_pretrained(AutoModelForImageTextToText if vision else AutoModelForCausalLM, base, **options)
     if base != model_id:
+        quiet_peft()
         from peft import PeftModel
 
         model = PeftModel.from_pretrained(model, find_model(model_id)).merge_and_unload()
@@ -195,11 +196,15 @@ def tokenizer_of(reader: Reader) -> Tokenizer:
     return getattr(reader, "tokenizer", reader)
 
 
-def add_adapters(model: Module, lora_rank: int, in_4bit: bool = False) -> Module:
-    """The model with its weights frozen and LoRA adapters, in float32, on every linear layer."""
-    # it tells of a kernel for CPUs that is not installed, and PEFT asks transformers for what has another name now
+def quiet_peft() -> None:
+    """No warnings of a kernel for CPUs that is not installed, and of what PEFT asks transformers by an old name."""
     logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", "`is_gradient_checkpointing` is deprecated", FutureWarning)
+
+
+def add_adapters(model: Module, lora_rank: int, in_4bit: bool = False) -> Module:
+    """The model with its weights frozen and LoRA adapters, in float32, on every linear layer."""
+    quiet_peft()
     from peft import LoraConfig, get_peft_model, prepare_model_for_kbit_training
     from peft.tuners.lora import LoraLayer
 
@@ -277,7 +282,7 @@ def hub_answers(model_id: str) -> bool:
 
 
 def size_of(model_id: str) -> str:
-    """The --preset for a model of its size, by its configuration: "tiny" up to a width of 256, "small" below two
+    """The --preset for a model of its size, by its configuration: "tiny" up to TINY_WIDTH, "small" below two
     billion weights, else "paper"; so where nobody knows."""
     config = _config_of(model_id)
     config = config.get("text_config", config)  # of a model that sees
@@ -287,7 +292,15 @@ def size_of(model_id: str) -> str:
     inner = config.get("intermediate_size") or 4 * width
     experts = config.get("num_local_experts") or config.get("num_experts") or 1
     weights = layers * (4 * width**2 + 3 * width * inner * experts) + width * config.get("vocab_size", 0)
-    return "tiny" if width <= 256 else "small" if weights < 2e9 else "paper"
+    return "tiny" if width <= TINY_WIDTH else "small" if weights < 2e9 else "paper"
+
+
+TINY_WIDTH = 256
+
+
+def is_tiny(model: Module) -> bool:
+    """Whether the model's --preset is "tiny"."""
+    return model.config.get_text_config().hidden_size <= TINY_WIDTH
 
 
 def _config_of(model_id):
@@ -308,6 +321,12 @@ def stop_ids(model: Module, tokenizer: Tokenizer) -> list[int]:
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids.update(configured if isinstance(configured, (list, tuple)) else [configured])
     return sorted(i for i in ids if i is not None)
+
+
+def context_of(model: Module) -> float:
+    """Tokens that a prompt and its answer may have together, by the model's configuration: infinite where it does not
+    say."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None) or math.inf
 
 
 @functools.cache
@@ -441,7 +460,10 @@ def generate(
     if ids.numel() > PREFILL_TOKENS and not any(getattr(prompt, "images", ()) for prompt in prompts):
         config.prefill_chunk_size = max(1, PREFILL_TOKENS // len(prompts))
     with torch.no_grad(), autocast(model):
-        out = model.generate(**inputs, generation_config=config, logits_processor=LogitsProcessorList([sampler]))
+        # not the adapters' wrapper: it swaps a method of the model meanwhile, and two threads may generate
+        out = base_of(model).generate(
+            **inputs, generation_config=config, logits_processor=LogitsProcessorList([sampler])
+        )
     completions, logprobs = [], torch.stack(sampler.logprobs, dim=1)
     for row, row_logprobs in zip(out[:, width:].tolist(), logprobs.tolist(), strict=True):
         length = next((i + 1 for i, token in enumerate(row) if token in stops), len(row))

@@ -11,15 +11,19 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from common.errors import UsageError
-from common.lm import fsdp, learn, llm, parallel
+from common.lm import fsdp, learn, llm, parallel, resume
 from common.lm.checkpoint import Checkpoint
 from common.lm.progress import Progress
 from common.replay import Step, step_lengths
+
+if TYPE_CHECKING:
+    from common.lm.run import Run
 
 
 @dataclass(eq=False)
@@ -142,8 +146,8 @@ class Net:
         """Supervised fine-tuning: token cross-entropy on the actions of the steps, by an optimiser of its own.
 
         `args.sft_epochs` passes in batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as
-        these take. The rate rises to `args.sft_learning_rate` over a tenth, then falls to 0 along a cosine. Returns the
-        mean loss of the last pass.
+        these take. The rate rises to `args.sft_learning_rate` over a tenth (with fewer than ten updates at
+        once), then falls to 0 along a cosine. Returns the mean loss of the last pass.
         """
 
         def loss_sum(part):
@@ -153,7 +157,8 @@ class Net:
         updates = updates or args.sft_epochs * a_pass
         batches = learn.shuffled(steps, args.sft_batch_size, math.ceil(updates / a_pass), rng)[:updates]
         counts = [sum(len(step.action_ids) for step in batch) for batch in batches]
-        rates = [args.sft_learning_rate * learn.warmup_cosine(number / updates) for number in range(updates)]
+        factors = [learn.warmup_cosine(number / updates, updates=updates) for number in range(updates)]
+        rates = [args.sft_learning_rate * factor for factor in factors]
         tuned = replace(self).begin(args.sft_learning_rate)
         losses, _ = tuned.descend(loss_sum, batches, counts=counts, rates=rates, title="fine-tuning")
         return learn.mean_loss(losses[(updates - 1) // a_pass * a_pass :], "SFT")
@@ -191,14 +196,28 @@ def states_of(nets: dict[str, Net | None], rng: random.Random) -> tuple[dict, di
     return {name: net.weights() for name, net in nets.items()}, tensors
 
 
-def restore(checkpoint: Checkpoint, nets: dict[str, Net | None], rng: random.Random) -> None:
-    """The inverse of `states_of`, into networks made anew. Raises UsageError where the checkpoint lacks one."""
+def restore(run: Run, nets: dict[str, Net | None], rng: random.Random) -> None:
+    """The inverse of `states_of`, into networks made anew, from the checkpoint that the run goes on from; then it
+    begins (`Run.begin`), in all processes at once. Raises UsageError where the checkpoint is not of such networks."""
+    try:
+        _load(run.resumed, nets, rng)
+    except Exception as error:  # torch, safetensors and peft have no class of their own for it
+        changed = resume.changed(run.path, run.args).items()
+        flags = "".join(f", --{name.replace('_', '-')} was {before}" for name, (before, now) in changed)
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        said = f"--resume {run.path}: checkpoint {run.resumed.path.name} cannot be loaded with these flags{flags}"
+        raise UsageError(f"{said}: {reason}") from error
+    run.begin()
+    parallel.broadcast(None)  # what came after the checkpoint is dropped: now it may be read
+
+
+def _load(checkpoint: Checkpoint, nets: dict[str, Net | None], rng: random.Random) -> None:
     tensors = checkpoint.tensors()
     for name, net in nets.items():
         if net is None:
             continue
         if net.optimizer is not None and name not in tensors:
-            raise UsageError(f"--resume: {checkpoint.path} has no {name}, which these flags need")
+            raise UsageError(f"it has no {name}")
         net.load(checkpoint, name)
         if net.optimizer is not None:
             fsdp.load_optimizer(net.optimizer, tensors[name])

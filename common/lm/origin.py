@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import platform
+import re
 import shlex
 import socket
 import subprocess
@@ -21,16 +22,29 @@ FILE = "origin.json"
 PACKAGES = "torch transformers peft accelerate bitsandbytes vllm ray numpy playwright openai wandb".split()
 LARGEST_DIFF = 1 << 20  # bytes kept of the uncommitted changes
 MOST_NAMES = 50  # of files that git does not know
+HIDDEN = "***"
+# in an address: who logs in, and what the query calls a key, a token, a password
+SECRETS = re.compile(
+    r"(?P<scheme>://)[^\s/?#'\"]+(?=@)"
+    r"|(?P<name>[?&;](?:[\w.-]*(?:token|secret|passw(?:or)?d|pwd|signature|credentials?)"
+    r"|(?:[\w.-]*[_.-])?(?:api|access)?key|sig|auth)=)[^\s&;#'\"]+",
+    re.IGNORECASE,
+)
 
 
-def begin(run_path: Path) -> dict:
-    """Adds this process's record to the run's `origin.json` and gives it. Raises OSError where that cannot be
-    written."""
+def without_secrets(text: str) -> str:
+    """A text with stars for the passwords and keys in its addresses."""
+    return SECRETS.sub(lambda match: f"{match['scheme'] or match['name']}{HIDDEN}", text)
+
+
+def begin(run_path: Path, more: dict | None = None) -> dict:
+    """Adds this process's record, with `more` in it, to the run's `origin.json` and gives it. Raises OSError where that
+    cannot be written."""
     records = read(run_path)
     record = {
         "state": "running",
         "started": _now(),
-        "command": shlex.join(["python", *sys.argv]),
+        "command": shlex.join(["python", *map(without_secrets, sys.argv)]),
         "folder": os.getcwd(),
         **code(ROOT),
         "python": platform.python_version(),
@@ -39,7 +53,7 @@ def begin(run_path: Path) -> dict:
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
         "pid": os.getpid(),
         "pid_since": _since(os.getpid()),
-    }
+    } | (more or {})
     changes = record.pop("changes", b"")
     if changes:
         number = f"-{len(records) + 1}" if records else ""
@@ -54,7 +68,7 @@ def end(run_path: Path, state: str, reason: str = "") -> None:
     """Notes how the last record's process ended: "finished", "stopped" or "failed". On a full disk nothing is noted."""
     records = read(run_path)
     if records:
-        records[-1] |= {"state": state, "ended": _now()} | ({"reason": reason[:500]} if reason else {})
+        records[-1] |= {"state": state, "ended": _now()} | ({"reason": without_secrets(reason)[:500]} if reason else {})
         with contextlib.suppress(OSError):
             _write(run_path, records)
 

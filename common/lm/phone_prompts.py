@@ -4,13 +4,14 @@ screenshot, then in the actions of Android in the Wild."""
 from common.lm import llm
 
 
-def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto"):
+def agent_prompt(tokenizer, instruction, steps, obs, prompt_format="auto", skip=0):
     """The agent's prompt as token ids: instruction, action history, current screen.
 
-    steps: those so far (plain: their actions' token ids as they were sampled); obs: the environment's observation.
+    steps: those so far (plain: their actions' token ids as they were sampled), of which the first `skip` are left out;
+    obs: the environment's observation.
     """
     stop = llm.end_of_turn(tokenizer)
-    past = [[i for i in step.action_ids if i != stop] for step in steps]
+    past = [[i for i in step.action_ids if i != stop] for step in steps[skip:]]
     if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):
         task = agent_task(instruction, [tokenizer.decode(ids) for ids in past], obs)
         return llm.chat_prompt(tokenizer, AGENT_SYSTEM_PROMPT, task)
@@ -34,11 +35,11 @@ def agent_task(instruction, actions, obs):
     return f"Task Instruction: {instruction}\nAction History:\n{history}{page_and_error(obs)}"
 
 
-def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto"):
+def seeing_prompt(processor, instruction, steps, obs, prompt_format="auto", skip=0):
     """The same of an agent that sees, as an llm.Prompt: the screenshot in the text's place, actions in the form of
     Android in the Wild."""
     tokenizer, error = processor.tokenizer, f'error "{obs["error"]}"\n' if obs["error"] else ""
-    history = "".join(f"{step.action}\n" for step in steps)
+    history = "".join(f"{step.action}\n" for step in steps[skip:])
     text = f"Task Instruction: {instruction}\nAction History:\n{history}{error}"
     text = llm.without_special_tokens(processor, text)  # an image token would ask for a picture
     if prompt_format == "chat" or (prompt_format == "auto" and tokenizer.chat_template):

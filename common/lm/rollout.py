@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from common.errors import Blocked, EnvFault, EnvHang, JudgeFault, StateMismatch, TooManyFaults
-from common.lm import fsdp, llm, parallel
+from common.lm import fsdp, learn, llm, parallel
 from common.lm.engine import EnginePolicy
 from common.lm.progress import Progress
 from common.replay import KINDS, Prefix, Step, Trajectory, kind_of
@@ -81,14 +81,22 @@ class FaultLog:
 
 def check_end(run, logs, judge=""):
     """At a run's end, with its processes' FaultLogs: raises TooManyFaults where nothing of it counts, because every
-    episode was a fault, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
-    counts = "episodes", "faults", "unanswered"
-    episodes, faults, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
+    episode was a fault or hung, or the judge that pays, at the URL `judge`, answered nothing that it was asked."""
+    counts = "episodes", "faults", "agent_hangs", "unanswered"
+    episodes, faults, hangs, unanswered = (sum(getattr(log, name) for log in logs) for name in counts)
     last = next((log.last for log in logs if log.last), "")
     if episodes and faults == episodes:
         raise TooManyFaults(f"each of the {faults} episodes ended in a fault; the last one: {last}")
+    if episodes and faults + hangs == episodes:
+        raise TooManyFaults(f"each of the {episodes} episodes hung or ended in a fault; the last one: {last}")
     if judge.startswith("http") and unanswered and all(t.judged is None for t in run.trajectories):
         raise TooManyFaults(f"the judge at {judge} answered none of {unanswered} questions; the last fault: {last}")
+
+
+def check_tested(name, count, played, faults):
+    """Raises TooManyFaults where faults dropped all of a test's `count` tasks: that is no success of 0."""
+    if name.startswith("test") and count and not played:
+        raise TooManyFaults(f"none of the {count} tasks of the {name!r} could be played; the last fault: {faults.last}")
 
 
 class BatchedPolicy:
@@ -145,6 +153,23 @@ class BatchedPolicy:
             self._start()
 
 
+def within(prompt, room):
+    """`prompt` for `play`, in at most `room` tokens: where it has more, the history loses its oldest steps, one by one
+    (the page, which is now, stays). `prompt(instruction, steps, obs, skip=0)` leaves the first `skip` steps out of what
+    it shows. None where the page without a history has more; Blocked where that is an episode's first page."""
+
+    def shortened(instruction, steps, obs):
+        for skip in range(len(steps) + 1):
+            prompt_ids = prompt(instruction, steps, obs, skip) if skip else prompt(instruction, steps, obs)
+            if len(prompt_ids) <= room:
+                return prompt_ids
+        if steps:
+            return None
+        raise Blocked(f"the first page's prompt has {len(prompt_ids)} tokens, the model takes {room} beside an answer")
+
+    return shortened
+
+
 async def play(
     env, task, policy, prompt, decode, seed, attempt=0, store_image=None, read_action=str, start=None, succeeded=None
 ):
@@ -173,6 +198,7 @@ async def play(
         prompt_ids = prompt(task.instruction, trajectory.steps, obs)
         if prompt_ids is None:
             trajectory.ending = "overflow"
+            trajectory.verdict = 0.0 if task.config is not None or getattr(env, "scores_all", False) else None
             break
         completion = await policy(prompt_ids, llm.seed_of(seed, task.task_id, attempt, number))
         action = decode(completion.ids)
@@ -367,6 +393,7 @@ class Player:
         read_action=str,
         write_action=lambda action, thought, obs: action,
         judge_states=False,
+        save=None,
     ):
         self.envs = [env] + [env.fork() for _ in range(num_envs - 1)]
         self.model, self.reader, self.prompt = model, reader, prompt
@@ -374,6 +401,7 @@ class Player:
         self.read_action, self.write_action = read_action, write_action
         self.run, self.runner, self.max_new_tokens, self.lockstep = run, runner, max_new_tokens, lockstep
         self.engine = engine  # an Engine that samples in the model's stead, or None
+        self.save = save  # the script's: a checkpoint
         self.judge_states = judge_states  # whether an episode ends where the environment's check holds (`passes`)
         self.faults = FaultLog(max(FAULT_WINDOW, FAULT_ROUNDS * num_envs))
         self.version = self.resumed = 0  # now; of the checkpoint that the run went on from
@@ -394,10 +422,16 @@ class Player:
         if kind not in KINDS:
             raise ValueError(f"play(name={name!r}): what are these episodes for? kind= one of {', '.join(KINDS)}")
 
+        def answer(asked):
+            prompts, seeds = zip(*asked, strict=True)
+            settings = temperature, self.max_new_tokens, self.version
+            return llm.generate(self.model, self.reader, prompts, seeds, *settings)
+
         def generate(prompts, seeds):
+            asked = list(zip(prompts, seeds, strict=True))
             with self.run.timer("generation"):
-                settings = temperature, self.max_new_tokens, self.version
-                return llm.generate(self.model, self.reader, prompts, seeds, *settings)
+                # of a tiny model most of the time is Python's, which does one thing at a time
+                return answer(asked) if llm.is_tiny(self.model) else learn.in_parts(answer, asked)
 
         async def play_once(env, task, attempt, place):
             images = self.run.trajectories.add_image
@@ -411,7 +445,7 @@ class Player:
         if self.engine is None:
             policy = BatchedPolicy(generate, self.lockstep)
         else:
-            policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version)
+            policy = EnginePolicy(self.engine, temperature, self.max_new_tokens, self.version, self.run.timer)
         finished = {} if self.lockstep else self._finished_before(tasks, seed, name)
         finished = dict(parallel.gather(list(finished.items())))  # each process has a file of its own
         won = []
@@ -427,6 +461,7 @@ class Player:
 
         finished |= self._play_each(tasks, play_once, name, policy, done, without=finished)
         self.tokens += sum(parallel.gather([policy.tokens]))
+        check_tested(kind, len(tasks), finished, self.faults)
         return [finished[index] for index in sorted(finished)]
 
     def _play_each(self, tasks, play_once, title, policy=None, done=lambda place, what: "", without=()):
@@ -484,19 +519,30 @@ class Player:
         counts = "episodes", "faults", "dropped", "agent_hangs", "mismatches", "unanswered"
         self.faults.set_state(state["faults"] | ({} if parallel.is_main() else dict.fromkeys(counts, 0)))
 
-    def publish(self, model):
+    def publish(self, model, metrics=None):
         """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded
-        model a whole copy plays."""
+        model a whole copy plays. Raises EnvFault where the engine is lost: then what was learnt is saved before, and
+        its `metrics` logged (None: nothing was)."""
         if parallel.sharded():
             self.model = fsdp.whole_copy(model, None if self.model is model else self.model, half=True)
         if self.engine is None:
             return
-        folder = self.run.path / "adapters" / f"{self.run.name}-{self.version}"
+        folder, lost = self.run.path / "adapters" / f"{self.run.name}-{self.version}", None
         if parallel.is_main():
             model.save_pretrained(folder)
-            self.engine.load_adapter(folder, folder.name)
+            try:
+                self.engine.load_adapter(folder, folder.name)
+            except EnvFault as fault:  # the others must know
+                lost = fault
             for old in set(folder.parent.iterdir()) - {folder}:
                 shutil.rmtree(old)
+        lost = parallel.broadcast(lost)
+        if lost is not None:
+            if metrics is not None:
+                self.run.log(metrics, self.steps)
+                self.save(self)
+                self.run.say(f"checkpoint {self.run.latest().path}; go on with --resume {self.run.path}")
+            raise lost
         self.engine.model = parallel.broadcast(folder.name)
 
     def check_logprobs(self, steps):

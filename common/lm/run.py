@@ -14,6 +14,7 @@ import itertools
 import json
 import math
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -28,12 +29,13 @@ from typing import Any
 
 from common import orm
 from common.errors import EnvFault, TooManyFaults, UsageError
-from common.lm import checkpoint, origin, parallel
+from common.lm import checkpoint, origin, parallel, resume
 from common.lm.checkpoint import Checkpoint
 from common.lm.stats import by_check, paired_difference, wilson
 from common.replay import TrajectoryStore, append_lines, truncate
 
 LOST = "rollout/faults rollout/dropped rollout/unanswered".split()  # are in every printed line where they are not 0
+MANY_FILES, FEW_FILES = 4096, 128  # open at once; with fewer Chromium's pages do not answer
 NOT_WANDBS = set(":;,#?'\\%")  # of a run's name; a slash becomes a hyphen
 
 
@@ -81,93 +83,92 @@ class Run:
     `path`, `name`, `trajectories` (the store), `timer`, and `resumed` (the checkpoint it goes on from, or None).
     """
 
-    def __init__(self, path: Path, args, resumed: Checkpoint | None = None):
-        self.path, self.args, self.resumed = path, args, resumed
+    def __init__(self, path: Path, args, script: str | Path = "", resumed: Checkpoint | None = None):
+        self.path, self.args, self.script, self.resumed = path, args, Path(script), resumed
         self.name = path.name
+        self.lock = resume.lock(path) if parallel.is_main() else None
         self.trajectories = TrajectoryStore(path / "trajectories.jsonl", writes=parallel.is_main())
         mine = f"-{parallel.rank()}" if parallel.rank() else ""
         self.unfinished = TrajectoryStore(path / f"unfinished{mine}.jsonl")  # episodes since the last checkpoint
         self.timer = Timer()
-        self._wandb = None
+        self._wandb, self._warned, self._begun = None, set(), False
 
     @classmethod
-    def create(cls, args, script_path: str | Path, runs_dir: str | Path = "runs", resume: str = "") -> "Run":
-        """Makes the folder, or with `resume` (a run's folder, or "auto": the newest of this environment, script and
-        seed, if there is one) opens it and drops what was logged after its last checkpoint.
+    def create(cls, args, script_path: str | Path, runs_dir: str | Path = "runs", run_path: str | Path = "") -> "Run":
+        """Makes a new folder in `runs_dir`, or opens that of the run at `run_path`, to go on from its last whole
+        checkpoint: what it holds stays as it is until that is loaded (`begin`).
 
         `args` is the script's dataclass: `env_id` and `seed` are needed, `exp_name` (empty: the script's name),
         `track`, `wandb_project_name` and `wandb_entity` are used where it has them. Raises UsageError: folder not
-        writable, nothing to resume, a run of another script.
+        writable or in use, nothing to resume, a run of another script.
         """
         if not parallel.is_main():  # the first process makes the folder
-            path = parallel.broadcast(None)
-            return cls(path, args, checkpoint.latest(path) if resume else None)
-        script = Path(script_path)
-        exp_name = getattr(args, "exp_name", "") or script.stem
+            path, resumed = parallel.broadcast(None)
+            return cls(path, args, script_path, resumed)
+        exp_name = _exp_name(args, script_path)
         refused = [c for c in exp_name if c in NOT_WANDBS or not c.isprintable()]
         if refused and getattr(args, "track", False):
             raise UsageError(
                 f"--exp-name {exp_name}: wandb (--track) takes no {refused[0]!r} in a run's name: leave it out"
             )
-        env_name = re.sub(r"[^\w.+-]+", "-", args.env_id)
-        if len(env_name) > 64:  # many tasks by name: a file's name has 255 characters at most
-            env_name = f"{env_name[:55]}-{zlib.crc32(args.env_id.encode()):08x}"
-        group = f"{env_name}__{exp_name}".replace("/", "-")
-        prefix = f"{group}__{args.seed}__"
-        found = None
-        if resume == "auto":
-            own = [path for path in Path(runs_dir).glob(f"{prefix}*") if _is_of(path, script)]
-            saved = {path: checkpoint.latest(path) for path in own}
-            ages = {path: last.path.stat().st_mtime for path, last in saved.items() if last}
-            found = max(ages, key=ages.get, default=None)
-        elif resume:
-            found = Path(resume)
-            if checkpoint.latest(found) is None:
-                raise UsageError(f"nothing to resume: {resume} has no checkpoint")
-            if not _is_of(found, script):
-                whose = ", ".join(sorted(path.name for path in found.glob("*.py")))
-                raise UsageError(f"--resume {resume}: it is a run of {whose}, not of {script.name}")
         try:
-            path = found or _new_folder(Path(runs_dir), prefix + time.strftime("%Y%m%d-%H%M%S"))
-            run = cls(path, args, checkpoint.latest(path) if found else None)
-            (path / "args.json").write_text(json.dumps(asdict(args), indent=2, default=str) + "\n")
-            if script.exists():
-                shutil.copy(script, path / script.name)
-            begun = origin.begin(path)
+            if run_path:
+                run = cls(resume.checked(Path(run_path), Path(script_path)), args, script_path)
+                run.resumed = resume.last_whole(run.path)
+                run.timer.seconds.update(run.resumed.meta["seconds"])
+            else:
+                name = f"{_group(args, script_path)}__{args.seed}__{time.strftime('%Y%m%d-%H%M%S')}"
+                run = cls(_new_folder(Path(runs_dir), name), args, script_path)
+                run.begin()
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
-            raise UsageError(f"cannot write to {error.filename or runs_dir}: {error.strerror}") from error
-        if run.resumed:
-            meta = run.resumed.meta
-            truncate(run.trajectories.path, meta["trajectories_size"])
-            truncate(path / "metrics.jsonl", meta["metrics_size"])
-            run.timer.seconds.update(meta["seconds"])
-        if getattr(args, "track", False):
-            tags = script.stem, env_name, getattr(args, "preset", "")
-            run._start_wandb(group, tags, {name: begun[name] for name in ("commit", "command")})
-        parallel.broadcast(path)
+            raise UsageError(f"cannot write to {error.filename or run_path or runs_dir}: {error.strerror}") from error
+        parallel.broadcast((run.path, run.resumed))
         return run
 
-    def _start_wandb(self, group: str, tags: tuple[str, ...], facts: dict) -> None:
+    def begin(self) -> None:
+        """The run's start, once its checkpoint is loaded where it goes on from one: what was logged after that is
+        dropped, args.json and the script are those of now, origin.json has who goes on and which flags are other ones
+        from here on, and wandb is told."""
+        if parallel.is_main() and not self._begun:
+            step, changed = (self.resumed.step, resume.changed(self.path, self.args)) if self.resumed else (0, {})
+            if self.resumed:
+                truncate(self.trajectories.path, self.resumed.meta["trajectories_size"])
+                truncate(self.path / "metrics.jsonl", self.resumed.meta["metrics_size"])
+            known = origin.without_secrets(json.dumps(asdict(self.args), indent=2, default=str))
+            (self.path / "args.json").write_text(known + "\n")
+            if self.script.is_file():
+                shutil.copy(self.script, self.path / self.script.name)
+            record = origin.begin(self.path, {"step": step, "changed": changed} if changed else {})
+            if getattr(self.args, "track", False):
+                self._start_wandb(json.loads(known) | {name: record[name] for name in ("commit", "command")})
+        self._begun = True
+
+    def _start_wandb(self, config: dict) -> None:
         import wandb  # slow to import, and wanted by few
 
+        tags = self.script.stem, _env_name(self.args.env_id), getattr(self.args, "preset", "")
+        argv = sys.argv
         try:
+            sys.argv = [*map(origin.without_secrets, argv)]  # wandb keeps a copy
             self._wandb = wandb.init(
                 project=getattr(self.args, "wandb_project_name", None) or "cleangui",
                 entity=getattr(self.args, "wandb_entity", None) or None,
                 name=self.name,
                 id=self.name.replace(" ", "-")[-128:],  # the same on resume: wandb goes on with the same curve
                 resume="allow",
-                group=group[:128],  # the same for all seeds
+                group=_group(self.args, self.script)[:128],  # the same for all seeds
                 tags=[tag[:64] for tag in tags if tag],
-                config=asdict(self.args) | facts,
+                config=config,
                 dir=str(self.path),
             )
         except wandb.errors.Error as error:
             reason, remedy = str(error).splitlines()[0], "wandb login, or WANDB_MODE=offline, or no --track"
             remedy = "another --wandb-project-name" if "project name" in reason else remedy
             raise UsageError(f"--track: {reason} ({remedy})") from error
+        finally:
+            sys.argv = argv
         self._wandb.define_metric("*", step_metric="global_step")
 
     def log(self, metrics: dict[str, Any], step: int) -> None:
@@ -181,13 +182,26 @@ class Run:
         self._track(lambda wandb_run: wandb_run.log(row))  # never step=: wandb would drop rows that come out of order
 
     def _track(self, do: Callable) -> None:
-        """`do(wandb's run)`, with --track. A failure of wandb's is one line, never the run's end."""
+        """`do(wandb's run)`, with --track. A failure of wandb's is said once, and never the run's end."""
         if not self._wandb:
             return
         try:
             do(self._wandb)
         except Exception as error:
-            self.say(f"warning: --track: {' '.join(str(error).split())[:300] or type(error).__name__}")
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
+            if isinstance(error, OSError):  # its process is gone
+                reason = f"wandb's process is gone ({reason}); metrics.jsonl has all that comes"
+                self._drop_wandb()
+            if reason not in self._warned:
+                self.say(f"warning: --track: {reason}")
+            self._warned.add(reason)
+
+    def _drop_wandb(self) -> None:
+        import wandb
+
+        self._wandb = None
+        with contextlib.suppress(Exception):
+            wandb.teardown()  # else it tries to when Python ends, with a stack trace
 
     def _upload(self, wandb_run) -> None:
         """What the folder holds besides metrics, as wandb's artifact; the test episodes as its table."""
@@ -219,7 +233,7 @@ class Run:
         from tqdm import tqdm
 
         if parallel.is_main():
-            tqdm.write(line)
+            tqdm.write(origin.without_secrets(line))
             sys.stdout.flush()
 
     def save_checkpoint(self, step: int, weights: dict[str, Any], tensors: dict, state: dict) -> Path:
@@ -246,7 +260,8 @@ class Run:
                 part.save_pretrained(self.path / "start")
 
     def start_over(self) -> None:
-        """Drops what the run has logged and played so far."""
+        """Begins with nothing of what the run has logged and played so far."""
+        self.begin()
         if parallel.is_main():
             truncate(self.trajectories.path, 0)
             truncate(self.path / "metrics.jsonl", 0)
@@ -291,15 +306,16 @@ class Run:
         return self
 
     def __exit__(self, kind, error, trace) -> None:
-        state, reason = _state(error)
-        if parallel.is_main():
-            origin.end(self.path, state, reason)
+        if parallel.is_main() and self._begun:
+            origin.end(self.path, *_state(error))
         begun = self.resumed or self.trajectories.path.exists() or (self.path / "metrics.jsonl").exists()
         if begun:
             self._track(self._upload)
         self._track(lambda wandb_run: wandb_run.finish(exit_code=0 if kind is None else 1))
         if isinstance(error, UsageError) and not begun and parallel.is_main():
             shutil.rmtree(self.path, ignore_errors=True)  # a wrong flag or file: nothing of the run is there
+        if self.lock:
+            self.lock.close()
 
 
 def _success(before, control, after, kind):
@@ -350,6 +366,7 @@ def run_main(main: Callable, *args) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)  # asyncio replaces this one only
     signal.signal(signal.SIGTERM, _terminate)
     try:
+        _allow_files()
         result = main(*args)
         if inspect.iscoroutine(result):
             asyncio.run(result)
@@ -357,8 +374,19 @@ def run_main(main: Callable, *args) -> None:
         message, code = _ending(error)
         if message is None:
             raise
-        print(" ".join(message.split()), file=sys.stderr)
+        print(origin.without_secrets(" ".join(message.split())), file=sys.stderr)
         raise SystemExit(code) from None
+
+
+def _allow_files() -> None:
+    """As many open files as the system lets this process have, up to MANY_FILES. Raises UsageError for too few: pages
+    that do not answer are all that one would see of it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = MANY_FILES if hard == resource.RLIM_INFINITY else min(MANY_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+    if allowed < FEW_FILES:
+        raise UsageError(f"only {allowed} files may be open at once here (ulimit -n), too few for a browser: 4096 do")
 
 
 def _terminate(number, frame):
@@ -375,6 +403,11 @@ def _ending(error: BaseException) -> tuple[str | None, int]:
         return f"stopped: {error}", 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"stopped: the disk is full ({error.filename or error.strerror}); the last checkpoint is whole", 1
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return "stopped: too many files are open at once: ulimit -n sets how many may be, 4096 do", 1
+    if isinstance(error, OSError) and error.errno in (errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO):
+        what = error.filename or "the run's folder"
+        return f"stopped: cannot write to {what}: {error.strerror}; the last checkpoint is whole", 1
     if isinstance(error, KeyboardInterrupt):
         return "stopped by the user", 130
     return None, 1
@@ -397,9 +430,20 @@ def _new_folder(runs_dir: Path, name: str) -> Path:
             return runs_dir / (name + suffix)
 
 
-def _is_of(run_path: Path, script: Path) -> bool:
-    """Whether a run is the script's: its folder holds a script of that name, or none."""
-    return (run_path / script.name).is_file() or not any(run_path.glob("*.py"))
+def _exp_name(args, script: str | Path) -> str:
+    return getattr(args, "exp_name", "") or Path(script).stem
+
+
+def _group(args, script: str | Path) -> str:
+    """What the names of runs begin with that differ in seed and time only."""
+    return f"{_env_name(args.env_id)}__{_exp_name(args, script)}".replace("/", "-")
+
+
+def _env_name(env_id: str) -> str:
+    name = re.sub(r"[^\w.+-]+", "-", env_id)
+    if len(name) > 64:  # many tasks by name: a file's name has 255 characters at most
+        name = f"{name[:55]}-{zlib.crc32(env_id.encode()):08x}"
+    return name
 
 
 def _size(path: Path) -> int:

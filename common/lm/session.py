@@ -1,6 +1,8 @@
 """What the scripts that play in their own process begin and end with: the model, the run's folder, a Player."""
 
 import asyncio
+import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,10 +10,10 @@ from pathlib import Path
 import torch
 
 from common.errors import TooManyFaults, UsageError
-from common.lm import learn, llm, parallel, serve
+from common.lm import estimate, learn, llm, parallel, serve
 from common.lm.engine import Engine
 from common.lm.net import Net
-from common.lm.rollout import Player, check_end
+from common.lm.rollout import Player, check_end, within
 from common.lm.run import Run
 
 
@@ -24,10 +26,25 @@ def check_flags(args) -> None:
         if args.engine and getattr(args, flag, False):
             raise UsageError(f"--{flag} fixes the batches, which --engine leaves to the server: one of them only")
     if args.engine:
-        serve.served_model(args.engine, "--engine")
+        room_of(serve.served_context(args.engine, "--engine"), args.max_new_tokens, f"--engine {args.engine}")
     demos = getattr(args, "demos", "")
     if demos and not Path(demos).is_file():
         raise UsageError(f"--demos {demos}: no such file")
+
+
+def context_with(args, model) -> float:
+    """Tokens that a prompt and its answer may have together for the model, and for the server of --engine."""
+    served = serve.served_context(args.engine, "--engine") if args.engine else math.inf
+    return min(llm.context_of(model), served)
+
+
+def room_of(context: float, max_new_tokens: int, whose: str) -> float:
+    """Tokens that a prompt may have where prompt and answer have `context` together: those of the longest answer are
+    kept free. Raises UsageError where that leaves nothing."""
+    if max_new_tokens >= context:
+        reason = f"prompt and answer have {context} tokens together"
+        raise UsageError(f"{whose}: {reason}, --max-new-tokens {max_new_tokens} leaves no room for a prompt")
+    return context - max_new_tokens
 
 
 def base_model(args) -> tuple:
@@ -42,6 +59,8 @@ def load_actor(args, vision: bool = False, betas: tuple[float, float] = (0.9, 0.
     torch.manual_seed(args.seed)  # before the model: new adapters are drawn
     if args.cpu_threads:
         learn.use_threads(args.cpu_threads)
+    elif not getattr(args, "lockstep", False) and not getattr(args, "schedule", ""):  # which promise the same bits
+        learn.leave_busy_cores(os.getloadavg()[0])
     model, reader = llm.load(*base_model(args), vision=vision)
     actor = Net(model, reader, args.micro_batch_tokens, args.adam_eps, betas)
     if args.prompt_format == "chat" and not actor.tokenizer.chat_template:
@@ -50,25 +69,34 @@ def load_actor(args, vision: bool = False, betas: tuple[float, float] = (0.9, 0.
 
 
 @contextmanager
-def session(args, script, actor: Net, env, prompt: Callable, save: Callable, **options) -> Iterator[Player]:
-    """A Player on the environment, and in it the run's folder, to the run's end. Ctrl-C and too many faults leave a
-    checkpoint (`save(player)`, where there is none yet) and say how to go on. `options`: more of Player's."""
+def session(
+    args, script, actor: Net, env, prompt: Callable, save: Callable, work: Callable, **options
+) -> Iterator[Player]:
+    """A Player on the environment, and in it the run's folder, to the run's end. What the run will cost is said first:
+    `work` is the script's function in common/lm/estimate.py. Ctrl-C and too many faults leave a checkpoint
+    (`save(player)`, where there is none yet) and say how to go on. `options`: more of Player's."""
     with asyncio.Runner() as runner, Run.create(args, script, args.runs_dir, args.resume) as run:
         stops = llm.stop_ids(actor.model, actor.tokenizer)
+        engine = Engine(args.engine, stops) if args.engine else None
+        context = context_with(args, actor.model)
         player = Player(
             env,
             actor.model,
             actor.reader,
-            prompt,
+            within(prompt, room_of(context, args.max_new_tokens, f"--model-id {args.model_id}")),
             run,
             runner,
             num_envs=args.num_envs,
             max_new_tokens=args.max_new_tokens,
             lockstep=args.lockstep,
-            engine=Engine(args.engine, stops) if args.engine else None,
+            engine=engine,
+            save=save,
             **options,
         )
         try:
+            estimate.begin(args, actor, env, prompt, work, run.say, player.write_action, player.read_action, runner)
+            if engine:  # one that loads no such adapters says so now, not after the first hour
+                player.publish(actor.model)
             torch.manual_seed(args.seed)
             yield player
             check_end(run, parallel.gather([player.faults]), getattr(args, "judge", ""))
