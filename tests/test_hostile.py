@@ -182,7 +182,7 @@ async def test_a_reply_of_another_shape_is_a_fault_and_the_slot_recovers(session
 async def test_replies_are_checked_by_their_call():
     for call, text in (
         ("locate", '{"points": [{"x": 1, "y": 2.5}]}'),
-        ("act", '{"keys": {"single": true}}'),
+        ("act", '{"keys": {"single": true, "blank": false}}'),
         ("aim", "{}"),
     ):
         read_reply(call, text)
