@@ -11,6 +11,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import os
 import random
 import ssl
 import time
@@ -524,8 +525,13 @@ async def ask(
     return answer.status_code, text[:most]
 
 
-def reason_of(error: Exception) -> str:
-    """An error of `ask` in a few words; some have none of their own."""
+def reason_of(error: BaseException) -> str:
+    """An error of `ask` in a few words: the system's own where it is one of the connection's."""
+    cause = error
+    while cause is not None:
+        if getattr(cause, "errno", None) and cause.errno > 0:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
     return plain(str(error), 200) or type(error).__name__
 
 
