@@ -30,7 +30,7 @@ from typing import Literal
 import torch
 
 import envs
-from common.actions import CALLS
+from common.actions import CALLS, between
 from common.errors import UsageError
 from common.lm import estimate, learn, llm, net, parallel
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -522,11 +522,11 @@ def cut(tokenizer, text, tokens):
 def read_action(answer):
     """The environment's action in an agent's answer: what the last <action> tags hold, in lower case but for the web's
     calls; the whole answer where there are no tags."""
-    found = re.findall(r"<action>(.*?)</action>", answer, re.DOTALL)
+    found = between(answer, "<action>", "</action>")
     if not found:
         return answer
     action = found[-1].strip()
-    return action if re.search(r"(do|exit|go_\w+)\(", action) else action.lower()
+    return action if re.search(r"(do|exit|go_backward|go_forward)\(", action) else action.lower()
 
 
 def write_action(action, thought, chat):

@@ -37,6 +37,7 @@ from typing import Literal
 import torch
 
 import envs
+from common.actions import between
 from common.errors import TooManyFaults, UsageError
 from common.lm import estimate, fsdp, learn, llm, net, parallel, serve
 from common.lm.args import RunArgs, check_ranges, own_first, parse_args, preset
@@ -473,8 +474,8 @@ def past_actions(tokenizer, answers, pictures, tokens=2048):
 
 def action_in_words(answer, longest=200):
     """The sentence of an answer that says what it does, else its tool call, else all of it."""
-    found = re.search(r"^Action:(.+)", answer, re.MULTILINE) or re.search(r"<tool_call>(.+?)</", answer, re.DOTALL)
-    return " ".join((found[1] if found else answer).split())[:longest].strip()
+    said = re.findall(r"^Action:(.+)", answer, re.MULTILINE) or between(answer, "<tool_call>", "</")
+    return " ".join((said[0] if said else answer).split())[:longest].strip()
 
 
 def memory_keys(answer):
@@ -484,7 +485,7 @@ def memory_keys(answer):
     decoder = json.JSONDecoder(object_hook=lambda members: counts.append(len(members)))
     try:
         decoder.raw_decode(answer[found.end() :])
-    except (AttributeError, ValueError):
+    except (AttributeError, ValueError, RecursionError):
         return None
     return sum(counts)
 

@@ -505,7 +505,7 @@ def written(prompt, tasks, args):
     came."""
     listing = "\n".join(task.instruction for task in tasks)
     reply = asked(prompt.format(site=tasks[0].site, tasks=listing), args)
-    return [text.strip() for text in re.findall(r"`+([^`]+)`+", reply) if text.strip()]
+    return [text.strip() for text in re.split("`+", reply)[1:-1:2] if text.strip()]
 
 
 def asked(prompt, args):

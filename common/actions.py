@@ -19,6 +19,7 @@ import warnings
 from dataclasses import dataclass
 
 MAX_LENGTH = 10_000  # characters of an answer; a model that writes more has lost the thread
+MAX_THOUGHT = 100_000  # characters of an answer with all that a model thought before its action
 
 # name -> (needs an element, needs an argument). Everything an agent can do on a web page.
 ACTIONS = {
@@ -64,19 +65,22 @@ exit(message="the answer"): the task is done; N/A if it cannot be done, done if 
 # What takes points of the viewport as its argument in an element's stead, for what is none, such as a place on a
 # canvas: "120,80". A drag goes from one to the next: "10,20,120,80". The released grammar has elements only. An agent
 # that sees may also name a point, or "focus", as the element: of a box to type into, of what to scroll.
-POINT = r"\s*\d{1,4}\s*,\s*\d{1,4}\s*"
+POINT = r"\s*+\d{1,4}+\s*+,\s*+\d{1,4}+\s*+"
+POINTS = rf"{POINT}(?:,{POINT}){{0,99}}+"
 CLICKS = "Click", "Right Click", "Double Click"
-POINTED = dict.fromkeys((*CLICKS, "Hover"), POINT) | {"Drag": rf"{POINT}(?:,{POINT}){{1,99}}"}
+POINTED = dict.fromkeys((*CLICKS, "Hover"), POINT) | {"Drag": rf"{POINT}(?:,{POINT}){{1,99}}+"}
 ALIASES = {"go backward": "Go Back", "tab focus": "Switch Tab", "go to": "Goto"}
 _NAMES = {name.lower(): name for name in ACTIONS} | ALIASES
 
-# One call whose arguments are literals. Newlines end a string, as in Python; possessive quantifiers keep it linear.
+# One call whose arguments are literals. Newlines end a string, as in Python. Every repetition is possessive: whatever a
+# model writes is read in linear time.
 _STRING = r'"(?:[^"\\\r\n]|\\.)*+"' + r"|'(?:[^'\\\r\n]|\\.)*+'"
-_ARGUMENT = rf"(?:\w+\s*=\s*)?(?:{_STRING}|-?\d+|None)"
-_CALL = re.compile(
-    rf"(?<![\w.])(?:do|exit|go_backward|go_forward)\s*\(\s*(?:{_ARGUMENT}(?:\s*,\s*{_ARGUMENT})*+)?\s*,?\s*\)"
-)
-_COMMENT = re.compile(r"^[ \t]*(#[ \t]*(?:Element|Note):[^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_ARGUMENT = rf"(?:\w++\s*+=\s*+)?+(?:{_STRING}|-?+\d++|None)"
+_OPENS = r"(?<![\w.])(?:do|exit|go_backward|go_forward)\s*+\("
+_ARGUMENTS = rf"\s*+(?:{_ARGUMENT}(?:\s*+,\s*+{_ARGUMENT})*+)?+\s*+,?+\s*+"
+_CALL = re.compile(rf"^[^\S\n]*+#[^\n]*+|(?P<call>{_OPENS}{_ARGUMENTS}\))", re.MULTILINE)  # or a comment, quoting one
+_BROKEN = re.compile(r"\b(?:do|exit|go_\w++)\s*+\(")
+_COMMENT = re.compile(r"^[ \t]*+(#[ \t]*+(?:Element|Note):[^\r\n]*+)", re.IGNORECASE | re.MULTILINE)
 
 
 class ActionError(ValueError):
@@ -99,17 +103,22 @@ def parse(text: str) -> Action:
         raise ActionError(f"answer longer than {MAX_LENGTH} characters")
     call, start = None, 0
     for match in _CALL.finditer(text):
-        line = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
-        if line.lstrip().startswith("#"):  # a call quoted in a comment
-            continue
-        start, call = (call.end() if call else 0), match
+        if match["call"]:
+            start, call = (call.end() if call else 0), match
     if call is None:
-        raise ActionError(
-            "malformed call" if re.search(r"\b(?:do|exit|go_\w+)\s*\(", text) else "no action in the answer"
-        )
+        raise ActionError("malformed call" if _BROKEN.search(text) else "no action in the answer")
     name, element, argument = _fields(call.group())
     comment = "\n".join(line.rstrip() for line in _COMMENT.findall(text, start, call.start()))
     return Action(name, element, argument, comment)
+
+
+def between(text: str, start: str, end: str) -> list[str]:
+    """What stands between two tags in what a model wrote (the last MAX_THOUGHT characters), each pair's."""
+    found, at = [], max(len(text) - MAX_THOUGHT, 0)
+    while (opens := text.find(start, at)) >= 0 and (closes := text.find(end, opens + len(start))) >= 0:
+        found.append(text[opens + len(start) : closes])
+        at = closes + len(end)
+    return found
 
 
 def _fields(source: str) -> tuple[str, str | None, str | None]:

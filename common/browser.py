@@ -34,7 +34,8 @@ from playwright.async_api import Download, async_playwright
 from playwright.async_api import Error as PlaywrightError
 
 from common.actions import CLICKS, POINT, Action
-from common.errors import EnvFault, EnvHang, UsageError
+from common.errors import Blocked, EnvFault, EnvHang, UsageError
+from common.reply import plain, read_reply
 
 VIEWPORT = 1280, 720  # width, height
 WAIT = 1.0  # seconds of a Wait that says no number, on the real clock; TICK on the virtual one
@@ -107,7 +108,8 @@ class Browser:
         self.script = f"({_script('settle.js')})({json.dumps(config)});\n({_script('page.js')})();"
         self.script += f"\n({script})();" if script else ""
         self._lock = asyncio.Lock()
-        self._playwright = self._chromium = None
+        self._playwright = self._chromium = self._cdp = None
+        self.guests: dict[str, Session] = {}  # a Playwright context's id in Chromium -> whose it is
 
     @classmethod
     async def start(
@@ -147,12 +149,12 @@ class Browser:
     async def session(self) -> "Session":
         return Session(self)
 
-    async def connect(self):
-        """Playwright's Browser, launched again if it is gone."""
+    async def connect(self, lost=None):
+        """Playwright's Browser, launched again if it is gone, or is the one that was found to be `lost`."""
         async with self._lock:
             if self._chromium is None:
                 await self._launch()
-            elif not self._chromium.is_connected():
+            elif self._chromium is lost or not self._chromium.is_connected():
                 await self.close()
                 try:
                     await self._launch()
@@ -175,21 +177,47 @@ class Browser:
         except PlaywrightError as error:
             await self.close()
             raise UsageError(f"{path} does not start: {_first_line(error)}" if path else NO_CHROMIUM) from None
+        if not self.embedded:
+            self._cdp = await self._chromium.new_browser_cdp_session()
+            self._cdp.on("Fetch.requestPaused", self._on_document)
+            documents = {"resourceType": "Document", "requestStage": "Request"}
+            await self._cdp.send("Fetch.enable", {"patterns": [documents]})
+
+    async def _on_document(self, event):
+        """A document is about to be asked for: by a link, a form, a script, a redirect, in a frame or in a new tab. It
+        is asked for if the tasks's sites allow it, whatever the page's scripts have done."""
+        verdict = {"requestId": event["requestId"]}
+        with contextlib.suppress(PlaywrightError):  # the tab is gone
+            if await self._is_barred(event["request"]["url"], event["frameId"]):
+                await self._cdp.send("Fetch.failRequest", verdict | {"errorReason": "BlockedByClient"})
+            else:
+                await self._cdp.send("Fetch.continueRequest", verdict)
+
+    async def _is_barred(self, url, frame):
+        try:
+            tab = (await self._cdp.send("Target.getTargetInfo", {"targetId": frame}))["targetInfo"]
+        except PlaywrightError:  # a frame in a page
+            tab = {}
+        if tab.get("type") != "page":  # what a page is made of may come from anywhere
+            return any(guest.refuses is not None and guest.refuses(url) for guest in self.guests.values())
+        guest = self.guests.get(tab.get("browserContextId"))
+        theirs = guest is not None and (tab["targetId"] in guest.frames or "openerId" in tab)
+        return theirs and not guest._allowed(url)
 
     async def close(self) -> None:
         for part in (self._chromium and self._chromium.close, self._playwright and self._playwright.stop):
-            with contextlib.suppress(PlaywrightError, TimeoutError):
+            with contextlib.suppress(Exception):  # where the driver's process is gone, Playwright raises just that
                 if part:
                     await asyncio.wait_for(part(), 10)
-        self._chromium = self._playwright = None
+        self._chromium = self._playwright = self._cdp = None
+        self.guests.clear()
 
 
 class Session:
     """One episode at a time, isolated from all other sessions and from its own earlier episodes.
 
-    An episode that stayed in one tab on one origin leaves its page to the next one, emptied: cookies, storage, session
-    storage, history and the window's name; the old page's scripts do not run again. Otherwise, and after a fault, the
-    next episode gets a new context. Only the HTTP cache outlives an episode, and with `keep_page` what pages keep.
+    Every episode gets a context of its own: nothing that pages keep (cookies, storage of any origin, caches, log-ins)
+    outlives it. With `keep_page` one that stayed in one tab on one origin leaves its page to the next one.
     """
 
     def __init__(self, browser: Browser):
@@ -206,9 +234,10 @@ class Session:
         self._moving: set[tuple] = set()  # (page, frame's id) of navigations under way
         self._changed = asyncio.Condition()  # a tab came or went
         self.uploads: Path | None = None  # the folder of the task's files
+        self.frames: set[str] = set()  # ids of the agent's tabs in Chromium
         self._told: dict = {}  # page -> the number of the script that tells its documents which sites are allowed
         self._origins: set[str] = set()  # where this episode has been
-        self._begins = False  # what lies before this page is the last episode's
+        self._begins = False  # no page of this episode was there yet
         self._pointed = False  # the mouse is somewhere on the page
         self._frames: list[tuple] = []  # those of other origins in the last observation: (frame, its box)
         self._places: dict[str, tuple] = {}  # with them, an element's id -> (its frame or None, its id there)
@@ -236,27 +265,27 @@ class Session:
 
         sites: origins or URL prefixes that the agent may visit (default: the origin of `url`); "*.example.org" is that
             host and all below it.
-        refuses: tells which pages on them must not even be asked for; it makes every request slower.
+        refuses: tells which pages on them, and in frames on their pages, must not even be asked for.
         cookies: name -> value, for the hosts of `url` and of `sites`.
         keep_page: go there from the last episode's page as it is. Only for a site that keeps nothing in the browser but
-            these cookies; where it loads its pages by script, that saves a document.
+            these cookies, and where it loads its pages by script: that saves a document.
         context: options of Playwright's `new_context` (storage_state, geolocation, ..); given, there is a new one.
         start: what the environment's script (Browser.start) is told to begin the episode with.
         actions: with `start`, what to do at once, without a round trip for each: only what `in_page` allows.
         stay: with `start`, load nothing where a kept page is at `url` already.
         uploads: a folder, whose files the agent may upload by their names. No other file ever is.
+
+        Raises Blocked where `url` leads off the sites.
         """
         self.sites = tuple(sites or [_origin(url)])
         self.uploads = None if uploads is None else Path(uploads)
         if self.uploads is not None and not self.uploads.is_dir():
             raise UsageError(f"uploads: {uploads} is no folder")
-        if refuses != self.refuses:  # a context asks the one that it was made with
-            await self.close()
-            self.refuses = refuses
+        self.refuses = refuses
         chromium = await self.browser.connect()
         kept = keep_page and context is None and self._is_whole(chromium)
         if not kept:
-            await self._bounded(self._empty(chromium, context), START)
+            await self._bounded(self._renew(chromium, context), START)
         if self._pointed:  # what lies under the mouse would look otherwise
             await self._bounded(self._move(*(length - 1 for length in self.browser.viewport.values())))
             self._pointed = False
@@ -301,17 +330,22 @@ class Session:
         self._frames, self._places = [], {}
         self._restless.clear()
         self._moving.clear()
-        with contextlib.suppress(PlaywrightError, TimeoutError):
+        self.frames.clear()
+        with contextlib.suppress(Exception):  # where Playwright's own process is gone, it raises just that
             if context is not None:
                 await asyncio.wait_for(context.close(), 10)
+        for name in [name for name, guest in self.browser.guests.items() if guest is self]:
+            del self.browser.guests[name]
 
     async def _bounded(self, work, seconds: float | None = None):
         """Await `work` within the time limit. Whatever breaks in it is an EnvFault and costs the context."""
         try:
             return await asyncio.wait_for(work, seconds or self.browser.timeout)
-        except (TimeoutError, PlaywrightError, EnvFault) as error:
+        except UsageError:
+            raise
+        except Exception as error:
             await self.close()
-            if isinstance(error, EnvFault):
+            if not isinstance(error, TimeoutError | PlaywrightError) and type(error) is not Exception:
                 raise
             if isinstance(error, TimeoutError):
                 raise EnvHang(f"the page did not answer within {seconds or self.browser.timeout:g} s") from None
@@ -323,34 +357,25 @@ class Session:
         """Whether the last episode stayed in one tab on one origin, and Chromium is still there."""
         return len(self._tabs) == 1 and len(self._origins) <= 1 and self._context.browser is chromium
 
-    async def _empty(self, chromium, options):
-        """A page without a past; in a context with these options, if there are any."""
-        if options is None and self._is_whole(chromium):
-            try:
-                await asyncio.wait_for(self._clear(), self.browser.timeout)
-                return
-            except (TimeoutError, PlaywrightError, EnvFault):
-                pass  # the old page hangs or is gone: no fault of the new episode
+    async def _renew(self, chromium, options):
+        """A page without a past, in a context with these options, if there are any."""
         await self.close()
-        self._context = await chromium.new_context(
-            viewport=self.browser.viewport, accept_downloads=False, service_workers="block", **options or {}
-        )
+        options = {"accept_downloads": False, "service_workers": "block"} | (options or {})
+        try:
+            self._context = await chromium.new_context(viewport=self.browser.viewport, **options)
+        except PlaywrightError as error:
+            if "has been closed" not in error.message:
+                raise
+            # Playwright's own process is gone, and all that it tells of Chromium is out of date
+            chromium = await self.browser.connect(lost=chromium)
+            self._context = await chromium.new_context(viewport=self.browser.viewport, **options)
         self._context.on("page", lambda page: None if self._ours else self._on_page(page))
         self._context.on("dialog", self._on_dialog)
         await self._context.add_init_script(self.browser.script)
-        if self.refuses is not None:
-            await self._context.route(self.refuses, self._refuse)
         await self._open()
 
-    async def _clear(self):
-        await self._evaluate("leave")
-        for origin in self._origins:
-            await self._send("Storage.clearDataForOrigin", origin=origin, storageTypes="all")
-        await self._send("Network.clearBrowserCookies")
-        await self._send("Page.resetNavigationHistory")
-
     async def _begin(self, url, cookies, kept) -> Observation:
-        self._origins, self._dialogs, self._notice, self._broken = set(), [], "", ""
+        self._origins, self._dialogs, self._notice, self._broken, self._begins = set(), [], "", "", True
         if cookies:
             hosts = dict.fromkeys(site if site.startswith("*.") else _origin(site) for site in (url, *self.sites))
             places = [{"domain": host[1:]} if host.startswith("*.") else {"url": host} for host in hosts]
@@ -366,9 +391,11 @@ class Session:
             if not self.browser.embedded:
                 await self._tell_sites(self._tab, self._cdp[self._tab])
             await self._goto(url)
-            self._begins = True
             observation = await self._look()
-            self._begins = False
+        self._begins = False
+        if kept and observation.error.startswith("blocked: "):  # it is where it was
+            await self.close()
+            raise Blocked(observation.error)
         await self._send("Page.resetNavigationHistory")
         return observation
 
@@ -439,6 +466,8 @@ class Session:
             return await self._upload(frame, element, argument)
         elif name in ("Hover", "Drag") or (self.browser.real_input and name in (*CLICKS, "Type", "Search")):
             found = await self._ask(frame, "locate", name=name, element=element, argument=argument)
+            if "nodes" in found:  # a navigation came between
+                return await self._end(frame, found)
             error = found.get("error", "")
             if found.get("inPage"):
                 return await self._end(
@@ -564,11 +593,11 @@ class Session:
     async def _visit(self, url, base) -> str:
         """Go to a URL the agent has named; returns the reason if it may not."""
         try:
-            url = urljoin(base, url)
+            url = _resolve(base, url)
         except ValueError:
-            return f"not a URL: {url}"
+            return f"not a URL: {url[:200]}"
         if not self._allowed(url):
-            return f"blocked: {url} is outside the task's sites"
+            return _blocked(url)
         await self._goto(url)
         return ""
 
@@ -578,7 +607,7 @@ class Session:
         error = reply.get("errorText", "")
         if error == "net::ERR_ABORTED":  # 204 No Content, or a download
             self._notice = self._notice or f"{url} shows no page"
-        elif error:
+        elif error and error != "net::ERR_BLOCKED_BY_CLIENT":  # its address is none of the sites': _finish() leaves it
             raise EnvFault(f"{url}: {error}")
 
     async def _neighbour(self, step) -> str:
@@ -616,6 +645,9 @@ class Session:
         with contextlib.suppress(PlaywrightError):  # it may be closed again by now
             cdp = await page.context.new_cdp_session(page)
             if not self.browser.embedded:
+                tab = (await cdp.send("Target.getTargetInfo"))["targetInfo"]
+                self.frames.add(tab["targetId"])
+                self.browser.guests[tab["browserContextId"]] = self
                 await self._listen(page, cdp)
             self._cdp[page] = cdp
             self._tabs.append(page)
@@ -661,14 +693,9 @@ class Session:
         async with self._changed:
             self._changed.notify_all()
 
-    async def _refuse(self, route):
-        """A request for an address of `refuses`: pages are not asked for; what a page is made of is."""
-        is_page = route.request.is_navigation_request()
-        await (route.abort("blockedbyclient") if is_page else route.continue_())
-
     async def _on_dialog(self, dialog):
-        if dialog.message:
-            self._dialogs.append(dialog.message)
+        if dialog.message and len(self._dialogs) < 20:
+            self._dialogs.append(plain(dialog.message))
         with contextlib.suppress(PlaywrightError):
             await (dialog.accept(dialog.default_value) if dialog.type == "prompt" else dialog.accept())
 
@@ -699,7 +726,7 @@ class Session:
             expression = f"__gui.{call}({json.dumps(arguments | {'sites': self.sites})})"
             try:
                 # CDP, not page.evaluate(): a third less CPU for a round trip
-                reply = await self._send(
+                answer = await self._send(
                     "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
                 )
             except PlaywrightError as error:
@@ -712,9 +739,11 @@ class Session:
                         await self._open()
                 call, arguments = "observe", {"error": arguments.get("error", "")}
                 continue
-            if "exceptionDetails" in reply:  # a fault of page.js, or a page that broke what it stands on
-                raise EnvFault("page.js: " + reply["exceptionDetails"]["exception"]["description"].splitlines()[0])
-            return json.loads(reply["result"]["value"])
+            if "exceptionDetails" in answer:  # a fault of page.js, or a page that broke what it stands on
+                thrown = answer["exceptionDetails"].get("exception", {})
+                thrown = str(thrown.get("description") or thrown.get("value"))
+                raise EnvFault(f"page.js: {plain(thrown, 200).partition(chr(10))[0]}")
+            return read_reply(call, answer["result"].get("value"))
 
     async def _look(self, error="") -> Observation:
         return await self._finish(await self._evaluate("observe", error=error))
@@ -733,7 +762,8 @@ class Session:
             return {"error": "" if "navigat" in error.message else "the frame is gone"}  # its document has ended
 
     async def _evaluate_in(self, frame, call, **arguments) -> dict:
-        return json.loads(await frame.evaluate(f"__gui.{call}({json.dumps(arguments | {'sites': self.sites})})"))
+        expression = f"__gui.{call}({json.dumps(arguments | {'sites': self.sites})})"
+        return read_reply(call, await frame.evaluate(expression))
 
     async def _end(self, frame, reply) -> Observation:
         """What is seen after an action's reply."""
@@ -822,64 +852,72 @@ class Session:
                 element = await scope.evaluate_handle("number => __gui.shut[number]", node["frame"]["number"])
                 frame = await element.as_element().content_frame()
                 return frame, await self._evaluate_in(frame, "observe", now=frame in self._restless)
-        except (PlaywrightError, AttributeError, ValueError):  # a viewer of Chromium's own; a document that ends
+        except (PlaywrightError, AttributeError, EnvFault):  # a viewer of Chromium's own; a document that ends
             return None
         except TimeoutError:
             self._restless.add(frame)
             return None
 
-    async def _finish(self, reply) -> Observation:
+    async def _finish(self, seen) -> Observation:
         """page.js's reply as an Observation, once new tabs have come and forbidden pages are left."""
         page = self._focused()
-        if reply["still"] and any(mover is page for mover, _ in self._moving):  # it could not wait for itself
+        if seen["still"] and any(mover is page for mover, _ in self._moving):  # it could not wait for itself
             stopped = self._until(lambda: not any(mover is page for mover, _ in self._moving))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopped, self.browser.timeout / 2)
             self._moving.clear()
-            return await self._look(reply["error"])
-        own = self.browser.embedded and reply["named"] == "_blank"
+            return await self._look(seen["error"])
+        own = self.browser.embedded and seen["named"] == "_blank"
         if self._due or own:
             here = (lambda: self._came > self._known) if own else (lambda: not self._due)
             with contextlib.suppress(TimeoutError):  # none comes if the page's own code prevented it
                 await asyncio.wait_for(self._until(here), self.browser.timeout / 2)
             self._due = 0
-        elif reply["named"] and (tab := await self._tab_named(reply["named"])):
+        elif seen["named"] and (tab := await self._tab_named(seen["named"])):
             self._tab = tab
             await tab.bring_to_front()
-            return await self._look(reply["error"])
+            return await self._look(seen["error"])
         if self._came > self._known:
             self._known, self._tab = self._came, self._tabs[-1]
-            return await self._look(reply["error"])
-        url, broken = reply["url"], self._broken
+            return await self._look(seen["error"])
+        url, broken = seen["url"] if self.browser.embedded else _without_log_in(page.url), self._broken
         self._broken = ""
         if url.startswith("chrome-error:"):
             url = await self._neighbour(0)
             if self._allowed(url):
                 raise EnvFault(f"{url} cannot be reached")
-        elif reply["status"] >= 500 and self._allowed(url):
-            raise EnvFault(f"{url} answered {reply['status']}")
+        elif seen["status"] >= 500 and self._allowed(url):
+            raise EnvFault(f"{url} answered {seen['status']}")
         elif broken and self._allowed(url):
             raise EnvFault(broken)
         self._origins.add(_origin(url))
         if not self._allowed(url):
-            return await self._back_off(f"blocked: {url} is outside the task's sites")
-        await self._look_into_frames(reply)
-        error, self._notice = reply["error"] or self._notice or (ASKS if reply.get("asks") else ""), ""
-        dialog, self._dialogs = " ".join(self._dialogs), []
+            return await self._back_off(_blocked(url))
+        await self._look_into_frames(seen)
+        error, self._notice = plain(seen["error"] or self._notice or (ASKS if seen.get("asks") else "")), ""
+        dialog, self._dialogs = plain(" ".join(self._dialogs)), []
         tabs = (self._tabs.index(self._tab) + 1, len(self._tabs))
-        seen = reply["nodes"], reply["above"], reply["below"]
-        return Observation(url, reply["title"], *seen, tabs, error, dialog, reply.get("report"))
+        parts = seen["nodes"], seen["above"], seen["below"]
+        return Observation(url, seen["title"], *parts, tabs, error, dialog, seen.get("report"))
 
     async def _tab_named(self, name):
         """Another tab that a page has given this name; None if there is none."""
-        for page in self._tabs:
-            if page is not self._tab and await page.evaluate("window.name") == name:
+        for page in [page for page in self._tabs if page is not self._tab]:
+            try:
+                found = await page.evaluate("window.name")
+            except PlaywrightError as error:
+                if "context was destroyed" not in error.message:
+                    raise
+                found = await page.evaluate("window.name")  # it was about to show the next document
+            if found == name:
                 return page
         return None
 
     async def _back_off(self, error) -> Observation:
         """Leave a page outside the task's sites: back to where the tab came from, or close the tab."""
-        if not self._begins and await self._neighbour(-1):
+        if self._begins:  # behind it is the last episode's
+            raise Blocked(error)
+        if await self._neighbour(-1):
             return await self._finish(await self._evaluate("traverse", step=-1, error=error))
         page = self._tab
         if len(self._tabs) == 1:
@@ -889,6 +927,7 @@ class Session:
 
     def _allowed(self, url: str) -> bool:
         """Whether `url` is on the task's sites; settle.js's inSite() asks the same before a link is followed."""
+        url = _without_log_in(url)
         if self.refuses is not None and self.refuses(url):
             return False
         return url.startswith("about:blank") or any(_is_on(url, site) for site in self.sites)
@@ -901,6 +940,30 @@ def _is_on(url: str, site: str) -> bool:
     return url.startswith(site) and (site.endswith("/") or url[len(site) : len(site) + 1] in ("", "/", "?", "#"))
 
 
+def _resolve(base: str, url: str) -> str:
+    """The address that a browser makes of `url` on the page `base`: a backslash is a slash, steps in the path (.., as
+    %2e%2e, too) are taken. Raises ValueError."""
+    url = url.strip("".join(map(chr, range(33)))).translate(dict.fromkeys(map(ord, "\t\r\n")))
+    head, mark, rest = re.match(r"([^?#]*+)([?#]?)(.*+)", url, re.DOTALL).groups()
+    parts = urlsplit(urljoin(base, head.replace("\\", "/") + mark + rest))
+    if parts.scheme not in ("http", "https"):
+        return parts.geturl()
+    path, place = [], ""
+    for step in parts.path.split("/")[1:]:
+        place = step.lower().replace("%2e", ".")
+        path = path[:-1] if place == ".." else path if place == "." else [*path, step]
+    path += [""] * (place in (".", ".."))
+    return parts._replace(netloc=parts.netloc.lower(), path="/" + "/".join(path)).geturl()
+
+
+def _without_log_in(url):
+    return re.sub(r"^(https?://)[^/?#]*@", r"\1", url)
+
+
+def _blocked(url):
+    return f"blocked: {url[:200]} is outside the task's sites"
+
+
 def _seconds(text: str | None) -> float | None:
     """The number of seconds in a Wait's argument; None where that is none, or too many."""
     try:
@@ -911,8 +974,8 @@ def _seconds(text: str | None) -> float | None:
 
 
 def _origin(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+    scheme, mark, rest = _without_log_in(url).partition("://")
+    return scheme + mark + re.match("[^/?#]*", rest)[0]
 
 
 def _first_line(error: PlaywrightError) -> str:

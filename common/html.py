@@ -16,9 +16,11 @@ short list of attributes and the box in pixels. Its ids count from 1 here, as in
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from common.browser import Observation
 
+HEAD = 160  # characters of a title, or of what a dialog said, when a page is too long
 TEXT_LIMITS = (None, 160, 80, 40)  # characters of a text or label, tried in this order when a page is too long
 ATTRIBUTES = (
     "title",
@@ -42,7 +44,7 @@ def render(
     """The page as text, in at most `max_tokens` as `count_tokens(text)` counts them.
 
     What does not fit is given up in this order: the ends of long texts, text lines from the end, elements from the end
-    (`below` counts those). Lines that say where the page is (title, tabs, above, below) always stay.
+    (`below` counts those), the ends of the title and of what a dialog said.
     """
     write = {"compact": _compact, "webrl": _webrl}[format]
     nodes = observation.nodes
@@ -54,6 +56,7 @@ def render(
         text = write(observation, _shorten(nodes, limit), 0)
         if fits(text):
             return text
+        observation = _with_head(observation, HEAD)
     nodes = _shorten(nodes, TEXT_LIMITS[-1])
     texts = [i for i, node in enumerate(nodes) if "text" in node]
     elements = [i for i, node in enumerate(nodes) if "id" in node]
@@ -64,7 +67,23 @@ def render(
 
     texts_cut = _fewest(len(texts), lambda n: fits(without(n, 0)))
     elements_cut = _fewest(len(elements), lambda n: fits(without(texts_cut, n))) if texts_cut == len(texts) else 0
-    return without(texts_cut, elements_cut)
+    text = without(texts_cut, elements_cut)
+    if fits(text):
+        return text
+    head, bare = observation, [node for node in nodes if "text" not in node and "id" not in node]
+
+    def beheaded(cut: int) -> str:
+        return write(_with_head(head, HEAD - cut), bare, len(elements))
+
+    return beheaded(_fewest(HEAD, lambda n: fits(beheaded(n))))
+
+
+def _with_head(observation: Observation, longest: int) -> Observation:
+    """The page with a title and a dialog of at most so many characters."""
+    title, dialog = observation.title, observation.dialog
+    if len(title) <= longest and len(dialog) <= longest:
+        return observation
+    return replace(observation, title=title[:longest], dialog=dialog[:longest])
 
 
 def _fewest(most: int, enough: Callable[[int], bool]) -> int:

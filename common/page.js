@@ -12,6 +12,62 @@
   const gui = window.__gui;
   if (gui.observe) return;
 
+  // What this stands on as it was before the page's scripts ran, who may give Array.prototype.map or
+  // getBoundingClientRect another meaning, or JSON.stringify (old libraries give arrays a toJSON of their own). It is
+  // put back for as long as a function made by `natively` runs. Our own pages change nothing.
+  const {plain} = gui, {apply, ownKeys, deleteProperty} = Reflect;
+  const {getComputedStyle, DOMRect, URL, performance, PointerEvent, MouseEvent, KeyboardEvent, InputEvent} = window;
+  const {defineProperty, getOwnPropertyDescriptor} = Object;
+  const iteratorOf = (list) => Object.getPrototypeOf(list[Symbol.iterator]());
+  const owners = gui.embedded ? [] : [Math, JSON, Reflect, [], "", new Map(), new Set(), "".matchAll(/x/g)].map(
+    (one) => one[Symbol.iterator] ? iteratorOf(one) : one).concat([Object, Function, Array, String, RegExp, Number,
+    Boolean, Map, Set, WeakMap, EventTarget, Node, CharacterData, Element, HTMLElement, HTMLInputElement,
+    HTMLFormElement, HTMLTextAreaElement, HTMLSelectElement, Document, DocumentFragment, ShadowRoot, Range, DOMRect,
+    DOMRectReadOnly, CSSStyleDeclaration, NodeList, HTMLCollection, DOMTokenList].flatMap(
+      (kind) => [kind, kind.prototype]));
+  const natives = owners.flatMap((owner) => ownKeys(owner).map(
+    (key) => [owner, key, Object.setPrototypeOf(getOwnPropertyDescriptor(owner, key), null)]));
+  const builtIn = [Array, String, Number, Boolean].map(({prototype}) => prototype);
+  const own = Object.prototype, known = new Set(ownKeys(own)), isKnown = known.has.bind(known);
+  const set = (owner, key, descriptor) => {
+    try {
+      if (descriptor) defineProperty(owner, key, descriptor); else deleteProperty(owner, key);
+    } catch {}  // it is frozen as it is
+  };
+  gui.exchange = () => {  // the natives come in; what was there instead. (No method of an array or object in here.)
+    const theirs = [];
+    let count = 0;
+    const change = (owner, key, found, wanted) => {
+      theirs[count++] = [owner, key, found];
+      set(owner, key, wanted);
+    };
+    const keys = ownKeys(own);
+    for (let i = 0; i < keys.length; i++)
+      if (!isKnown(keys[i])) change(own, keys[i], getOwnPropertyDescriptor(own, keys[i]));
+    for (let i = 0; i < natives.length; i++) {
+      const owner = natives[i][0], key = natives[i][1], wanted = natives[i][2];
+      const found = getOwnPropertyDescriptor(owner, key);
+      if (!found || found.value !== wanted.value || found.get !== wanted.get) change(owner, key, found, wanted);
+    }
+    for (let i = 0; i < builtIn.length; i++) {
+      const found = getOwnPropertyDescriptor(builtIn[i], "toJSON");
+      if (found) change(builtIn[i], "toJSON", found);
+    }
+    return theirs;
+  };
+  gui.giveBack = (theirs) => {
+    for (let i = theirs.length - 1; i >= 0; i--) set(theirs[i][0], theirs[i][1], theirs[i][2]);
+  };
+  const natively = (f) => gui.embedded ? f : (...args) => {
+    const theirs = gui.exchange(), inFrames = gui.frames().slice(1).map(({__gui: frame}) => [frame, frame.exchange()]);
+    try {
+      return apply(f, null, args);
+    } finally {
+      for (const [frame, things] of inFrames) frame.giveBack(things);
+      gui.giveBack(theirs);
+    }
+  };
+
   // Elements that listen to clicks can be acted on, whatever their tag.
   const heard = new WeakMap();  // element -> the types of these events
   const keyed = new WeakSet();  // who listens to keys
@@ -54,37 +110,40 @@
   const DRAWN = /^(checkbox|radio|file)$/;  // which styles replace
   const FRAME = /^(iframe|frame|object)$/;
   const LONG = 160;  // characters
-  const clean = (text) => text.replace(/\s+/g, " ").trim();
+  const LONG_TITLE = 1000, LONGEST = 20000;  // characters of one text
+  const clean = (text) => `${text}`.slice(0, LONGEST).replace(/\s+/g, " ").trim();
   const guiOf = (el) => el.ownerDocument.defaultView?.__gui || gui;
   const childrenOf = (el) => {  // as they are shown: a shadow tree instead of what it hosts, which its slots bring back
     const assigned = el.localName === "slot" && el.assignedNodes();
     return assigned.length ? assigned : (guiOf(el).shadow(el) || el).childNodes;
   };
   // What holds an element: out of its shadow tree and its frame.
-  const parentOf = (el) => el.parentElement || el.getRootNode().host || el.ownerDocument.defaultView?.frameElement;
+  const parentOf = (node, el = plain(node)) => el.parentElement || el.getRootNode().host
+    || el.ownerDocument.defaultView?.frameElement;
   const isBlock = (el, style) => !INLINE.has(el.localName) && !/^(inline|contents|table-cell)/.test(style.display);
   // A cell, or what stands beside another by its style, in a flex box for instance.
   const isApart = (el, style) => /^t[dh]$/.test(el.localName) || /^(block|flex|grid)$/.test(style.display);
-  const shown = (el) => getComputedStyle(el).display === "contents"
+  const shown = (el, node = el) => getComputedStyle(node).display === "contents"
     || el.checkVisibility({opacityProperty: true, visibilityProperty: true});
   const rectOf = (el, style = getComputedStyle(el)) => {  // of its contents, where it has no box that would hold them
     const r = el.getBoundingClientRect();
     if (r.width >= 2 && r.height >= 2 || style.display !== "contents" && style.overflowX !== "visible") return r;
-    const range = el.ownerDocument.createRange();
+    const range = plain(el.ownerDocument).createRange();
     range.selectNodeContents(el);
     return range.getBoundingClientRect();
   };
   const deepest = (root, x, y) => {  // what is seen at a point of a document, into its shadow trees
-    let hit = root.elementFromPoint(x, y), inner;
+    let hit = plain(root).elementFromPoint(x, y), inner;
     while ((inner = hit && guiOf(hit).shadow(hit)?.elementFromPoint(x, y)) && inner !== hit) hit = inner;
     return hit;
   };
+  const aboveOf = (node, plainly = plain(node)) => plainly.parentNode || plainly.host;
   const isIn = (el, outer) => {
     while (el && el !== outer) el = parentOf(el);
     return el === outer;
   };
   const leadsTo = (hit, el) => {  // whether a click on `hit` is one on `el`
-    for (let node = hit; node; node = node.parentNode || node.host)
+    for (let node = hit; node; node = aboveOf(node))
       if (node === el || node.localName === "label" && node.control === el) return true;
     return false;
   };
@@ -113,12 +172,14 @@
 
   const textOf = (el, skip) => {  // visible text; not innerText, which applies the style's text-transform
     let text = "";
-    for (const node of childrenOf(el)) {
+    for (const child of childrenOf(el)) {
+      const node = plain(child);
+      if (text.length > LONGEST) break;
       if (node.nodeType === 3) text += node.data;
-      if (node.nodeType !== 1 || skip?.has(node) || SKIP.has(node.localName) || FIELD.test(node.localName)) continue;
+      if (node.nodeType !== 1 || skip?.has(child) || SKIP.has(node.localName) || FIELD.test(node.localName)) continue;
       if (node.localName === "br") text += " ";
-      else if (shown(node)) {
-        const style = getComputedStyle(node), apart = isApart(node, style) || isBlock(node, style) ? " " : "";
+      else if (shown(node, child)) {
+        const style = getComputedStyle(child), apart = isApart(node, style) || isBlock(node, style) ? " " : "";
         text += apart + (node.localName === "img" ? ` ${node.alt} ` : textOf(node, skip)) + apart;
       }
     }
@@ -153,14 +214,14 @@
     const isOne = keys.some((key) => NOTES.test(key) || NAMED.test(key) && beside?.dataset && key in beside.dataset);
     return isOne && !el.querySelector(`${ACTIVE},h1,h2,h3,h4,p,ul,ol,table`) && el.textContent.trim();
   };
-  const findChosen = (doc) => {  // what jQuery hears at the root, by its selectors; whether anything is heard there
-    const {jQuery, __gui: own} = doc.defaultView || {}, roots = [doc, doc.documentElement, doc.body];
+  const findChosen = (root) => {  // what jQuery hears at the root, by its selectors; whether anything is heard there
+    const doc = plain(root), {jQuery, __gui: own} = doc.defaultView || {}, roots = [root, doc.documentElement, doc.body];
     if (!own || own.embedded) return;
     own.hearsAll ||= [doc.defaultView, ...roots].some((root) => root?.onclick);
     own.chosen = new Set();
     if (own.hearsAll && jQuery?._data) try {
-      for (const root of roots) for (const {selector} of jQuery._data(root, "events")?.click || [])
-        if (selector) for (const el of jQuery(root).find(selector).toArray()) own.chosen.add(el);
+      for (const place of roots) for (const {selector} of jQuery._data(place, "events")?.click || [])
+        if (selector) for (const el of jQuery(place).find(selector).toArray()) own.chosen.add(el);
     } catch {}  // the page's own code, of any shape
   };
   const listens = (el) => el.onclick || guiOf(el).heard(el) || isHeardFor(el);
@@ -248,6 +309,7 @@
     const start = at(scrollTop + Math.max(-top, 0)), end = at(scrollTop + Math.min(clientHeight, innerHeight - top));
     return (start ? "... " : "") + value.slice(start, end);
   };
+  const OPTIONS = 2000;  // of a select
   const stateOf = (el, kind) => {
     const field = el.localName === "label" ? el.control : el, state = {};
     const aria = (name) => el.getAttribute(`aria-${name}`);
@@ -257,10 +319,10 @@
     if (kind === "file") state.value = [...field.files].map((file) => file.name).join(", ");
     if (field.type === "password") state.value &&= "***";
     if (kind === "select" && field.options) {
-      state.options = [...field.options].map((option) => clean(option.label));
+      state.options = [...field.options].slice(0, OPTIONS).map((option) => clean(option.label));
       state.value = [...field.selectedOptions].map((option) => clean(option.label)).join(", ");
     }
-    if (kind === "check" || kind === "radio") state.on = field.checked ?? aria("checked") === "true";
+    if (kind === "check" || kind === "radio") state.on = Boolean(field.checked ?? aria("checked") === "true");
     if (field.matches(":disabled") || aria("disabled") === "true") state.disabled = true;
     if (aria("selected") === "true" || aria("pressed") === "true") state.selected = true;
     if (aria("expanded")) state.expanded = aria("expanded") === "true";
@@ -269,23 +331,26 @@
   };
 
   // The innermost modal dialog that is open, by its own means or by a script's.
-  const modalOf = (doc) => {
+  const modalOf = (root) => {
+    const doc = plain(root);
     let el = doc.activeElement;
     while (el && guiOf(el).shadow(el)?.activeElement) el = guiOf(el).shadow(el).activeElement;
-    for (; el; el = el.parentElement || el.getRootNode().host) if (el.matches(":modal")) return el;
+    for (; el; el = plain(el).parentElement || plain(el).getRootNode().host)
+      if (plain(el).matches(":modal")) return el;
     return [...doc.querySelectorAll("dialog:modal")].at(-1) || [...doc.querySelectorAll("[aria-modal=true]")].filter(
       (el) => el.checkVisibility({visibilityProperty: true, opacityProperty: true}) && rectOf(el).width > 1).at(-1);
   };
   // What lies over the whole view, such as a question about cookies, whatever it is made of.
-  const coverOf = (doc) => {
-    const width = doc.documentElement.clientWidth, height = doc.defaultView.innerHeight;
+  const coverOf = (root) => {
+    const doc = plain(root), width = doc.documentElement.clientWidth, height = doc.defaultView.innerHeight;
     const covers = (el) => {
-      const r = el.getBoundingClientRect(), {position} = getComputedStyle(el);
+      const r = plain(el).getBoundingClientRect(), {position} = getComputedStyle(el);
       return /fixed|absolute/.test(position) && el !== doc.body && r.left < 2 && r.top < 2
         && r.right > width - 2 && r.bottom > height - 2;
     };
     for (const [across, down] of [[0.5, 0.5], [0.02, 0.5], [0.98, 0.98]])
-      for (let el = deepest(doc, width * across, height * down); el; el = el.parentElement || el.getRootNode().host)
+      for (let el = deepest(root, width * across, height * down); el;
+        el = plain(el).parentElement || plain(el).getRootNode().host)
         if (covers(el)) return el;
     return null;
   };
@@ -361,7 +426,7 @@
 
   // The page as a flat list in document order, nested by `depth`: text runs {text}, what can be acted on {id, kind,
   // label, ...state}, and blocks that hold some of these. Only what lies in view; `above` and `below` count the rest.
-  const look = () => {
+  const look = natively(() => {
     const nodes = [], elements = [], rows = new Set();
     gui.shut = [];  // frames that only the driver can look into
     let above = 0, below = 0, run = null;
@@ -377,18 +442,21 @@
       else if (clip.scrolls) below += lines;
       return false;
     };
+    let room = 400000;  // characters that go into the reply
     const put = (node, r, el) => {
+      if (room < 0) return below++;
       node.box = [r.left, r.top, r.width, r.height].map(Math.round);
       for (const name of ATTRIBUTES) {
-        const value = el.getAttribute(name);
+        const value = el.getAttribute(name)?.slice(0, LONGEST);
         if (value && !(name === "value" && el.type === "password")) (node.attributes ||= {})[name] = value;
       }
+      room -= 50 + [node, node.attributes || {}].flatMap(Object.values).join("").length;
       nodes.push(node);
     };
     const flush = () => {  // end the text run
       if (!run) return;
       const {text, el, first, last, at} = run;
-      const range = el.ownerDocument.createRange();
+      const range = plain(el.ownerDocument).createRange();
       range.setStartBefore(first);
       range.setEndAfter(last);
       const r = shift(range.getBoundingClientRect(), at);
@@ -409,23 +477,23 @@
     // at: {clip, held (the clip of what is positioned absolutely), depth, x, y (the frame's offset), quiet (the text is
     // shown elsewhere), modal (the document's dialog), cover (of the document), behind (what `isBehind` takes), parts (of
     // an item: no others are shown)}
-    const walk = (el, at, parent) => {
-      const tag = el.localName;
+    const walk = (node, at, parent) => {
+      const el = plain(node), tag = el.localName;
       if (tag === "br" && run) run.text += " ";
       if (tag === "br" || SKIP.has(tag)) return;
-      const style = getComputedStyle(el);
+      const style = getComputedStyle(node);
       if (style.display !== "contents" && !el.checkVisibility()) return;
       const faint = style.opacity === "0";
       if (faint && !takesInput(el)) return;
-      const block = isBlock(el, style), visible = style.visibility === "visible", known = gui.kind?.(el);
+      const block = isBlock(el, style), visible = style.visibility === "visible", known = gui.kind?.(node);
       if (known === null) return;
       at = {...at};
       if (faint) at.quiet = true;
       if (el.inert) at.behind = "inert";
-      if (el === at.modal || el === at.cover) at.behind = "";
-      if (style.position === "fixed" || el === at.modal) at.clip = at.held = {...view, scrolls: false};
+      if (node === at.modal || node === at.cover) at.behind = "";
+      if (style.position === "fixed" || node === at.modal) at.clip = at.held = {...view, scrolls: false};
       else if (style.position === "absolute") at.clip = at.held;
-      let kind = visible && (known ?? kindOf(el, style, parent, rows));
+      let kind = visible && (known ?? (el === node ? kindOf(el, style, parent, rows) : ""));
       const r = shift(kind ? rectOf(el, style) : el.getBoundingClientRect(), at);
       if (at.behind && kind && isBehind(el, at.behind)) kind = "";
       if (kind && (!at.parts || at.parts.has(el))) {
@@ -453,8 +521,9 @@
       if (isShut && r.width > 15 && r.height > 15) unseen(el, tag, r, at);
       for (const child of childrenOf(el)) {
         if (tag === "details" && !el.open && child.localName !== "summary") continue;
-        if (child.nodeType === 1) walk(child, at, style);
-        else if (child.nodeType === 3 && visible && !at.quiet) write(child.data, child, el, at);
+        const type = plain(child).nodeType;
+        if (type === 1) walk(child, at, style);
+        else if (type === 3 && visible && !at.quiet) write(child.data, child, el, at);
       }
       if (block) flush();
       else if (run && isApart(el, style)) run.text += " ";
@@ -478,39 +547,37 @@
       put({depth: at.depth, tag: el.localName, text: `${name}: what it holds cannot be seen here`}, r, el);
       return true;
     };
-    const read = (doc, at) => {
-      at.modal = modalOf(doc);
-      at.cover = !at.modal && !gui.embedded && doc.body && doc.defaultView ? coverOf(doc) : null;
+    const read = (root, at) => {
+      const doc = plain(root);
+      at.modal = modalOf(root);
+      at.cover = !at.modal && !gui.embedded && doc.body && doc.defaultView ? coverOf(root) : null;
       if (!at.behind) at.behind = at.modal ? at.modal.matches(":modal") ? "inert" : "modal" : at.cover;
-      findChosen(doc);
+      findChosen(root);
       if (doc.body || doc.documentElement) walk(doc.body || doc.documentElement, at);
       flush();
     };
     read(document, {clip: view, held: view, depth: 0, x: 0, y: 0, quiet: false, behind: ""});
     gui.elements = elements;
     return {nodes, above, below};
-  };
+  });
 
-  // The reply's text, whatever the page has made of JSON: old libraries give arrays a toJSON of their own, and half of
-  // a character, which UTF-8 cannot say, is cut from an emoji.
-  const {stringify} = JSON, builtIn = [Object, Array, String, Number, Boolean].map(({prototype}) => prototype);
-  const toText = (reply) => {
-    const theirs = builtIn.map((prototype) => Object.getOwnPropertyDescriptor(prototype, "toJSON"));
-    for (const prototype of builtIn) delete prototype.toJSON;
-    const text = stringify(reply);
-    theirs.forEach((own, i) => { if (own) Object.defineProperty(builtIn[i], "toJSON", own); });
-    return text.replace(/(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g, "$1\ufffd");
-  };
+  // The reply's text. Half of a character, which UTF-8 cannot say, is cut from an emoji.
+  const toText = natively((reply) =>
+    JSON.stringify(reply).replace(/(?<!\\)((?:\\\\)*)\\ud[89a-f][0-9a-f]{2}/g, "$1\ufffd"));
   gui.observe = async ({sites, error = "", wait = 0, now = false}) => {
     gui.sites = sites;
     if (!now) await gui.rest(wait);
     await gui.ready?.();
-    const status = performance.getEntriesByType("navigation")[0]?.responseStatus || 0;
-    const {refused, named} = gui, url = location.href, title = document.title, report = gui.report?.();
-    const asks = gui.asked && {multiple: gui.asked.multiple};
-    if (asks) [gui.fileBox, gui.asked] = [gui.asked, null];
-    const still = gui.frames().some((w) => !w.__gui.scripts);
-    const reply = {url, title, status, error: error || refused || bubble(), named, asks, still, report, ...look()};
+    const about = natively(() => {
+      const status = performance.getEntriesByType("navigation")[0]?.responseStatus || 0;
+      const {refused, named} = gui, url = location.href, {title} = plain(document), report = gui.report?.();
+      const asks = gui.asked && {multiple: gui.asked.multiple};
+      if (asks) [gui.fileBox, gui.asked] = [gui.asked, null];
+      const still = gui.frames().some((w) => !w.__gui.scripts), why = error || refused || bubble();
+      const [about, wrong] = [title, why].map((text) => text.slice(0, LONG_TITLE));
+      return {url, title: about, status, error: wrong, named, asks, still, report};
+    })();
+    const reply = {...about, ...look()};
     gui.refused = gui.named = "";
     return toText(reply);
   };
@@ -559,8 +626,8 @@
 
   const isPoint = (id) => id !== null && id.includes(",");
   const focused = () => {  // what keys go to, in a frame or a shadow tree
-    for (let el = document.activeElement; ;) {
-      const inner = FRAME.test(el?.localName) ? el.contentDocument?.activeElement
+    for (let el = plain(document).activeElement; ;) {
+      const inner = FRAME.test(el?.localName) ? plain(el.contentDocument)?.activeElement
         : el && guiOf(el).shadow(el)?.activeElement;
       if (!inner) return el;
       el = inner;
@@ -572,7 +639,7 @@
     const r = hit.getBoundingClientRect();
     return at({x: x - r.left - hit.clientLeft, y: y - r.top - hit.clientTop}, inner);
   };
-  const find = (id) => {  // an id, "120,80": what is seen there, or "focus": what keys go to
+  const find = natively((id) => {  // an id, "120,80": what is seen there, or "focus": what keys go to
     if (id === "focus") return focused();
     if (isPoint(id)) return at(parse(id)[0]).hit;
     const el = gui.elements[id - 1];
@@ -580,8 +647,9 @@
     if (!el.isConnected) throw `element ${id} is gone`;
     if (el.matches(":disabled")) throw `element ${id} is disabled`;
     return el;
-  };
-  const reach = (el) => {  // a point of the element (in its document's coordinates) that nothing covers; what is there
+  });
+  // A point of the element (in its document's coordinates) that nothing covers, and what is there.
+  const reach = natively((el) => {
     const others = gui.elements.filter((other) => other !== el && el.contains(other));
     for (const scroll of [false, true]) {
       if (scroll) el.scrollIntoView({block: "center", inline: "nearest", behavior: "instant"});
@@ -590,14 +658,14 @@
         for (const [across, down] of others.length ? SPOTS : SPOTS.slice(0, 1)) {
           const x = r.left + r.width * across, y = r.top + r.height * down, hit = deepest(el.ownerDocument, x, y);
           if (others.some((other) => other.contains(hit))) continue;
-          for (let node = hit; node; node = node.parentNode || node.host)
+          for (let node = hit; node; node = aboveOf(node))
             if (node === el) return {x, y, hit};
             else if (node.localName === "label" && node.control === el) return {x, y, hit: el};
           if (hit?.contains(el) && r.width && r.height) return {x, y, hit: el};
         }
     }
     throw "another element covers it";
-  };
+  });
   const SPOTS = [[0.5, 0.5], [0.1, 0.5], [0.5, 0.1], [0.9, 0.5], [0.5, 0.9], [0.02, 0.02], [0.98, 0.98]];
   const parse = (argument) => {  // "120,80" -> [{x: 120, y: 80}]; of the top document
     const numbers = argument.split(",").map(Number);
@@ -612,7 +680,7 @@
       const Kind = type.startsWith("pointer") ? PointerEvent : MouseEvent;
       const enters = type.endsWith("enter");  // it does not bubble
       return (enters ? el : hit).dispatchEvent(new Kind(type, {
-        bubbles: !enters, cancelable: true, composed: true, view: el.ownerDocument.defaultView,
+        bubbles: !enters, cancelable: true, composed: true, view: plain(el.ownerDocument).defaultView,
         detail: 1, clientX: x, clientY: y, button: buttons || type.endsWith("up") ? button : 0, buttons,
         pointerType: "mouse", isPrimary: true}));
     };
@@ -698,8 +766,8 @@
       key: "Enter", code: "Enter", keyCode: 13, charCode: 13, which: 13, bubbles: true, cancelable: true,
       composed: true}));
     if (key("keydown") && key("keypress") && el.localName === "input" && el.form) {
-      const submit = [...el.form.elements].find((field) => field.type === "submit" || field.type === "image");
-      if (submit) submit.click(); else el.form.requestSubmit();
+      const submit = [...plain(el.form).elements].find((field) => field.type === "submit" || field.type === "image");
+      if (submit) submit.click(); else plain(el.form).requestSubmit();
     }
     key("keyup");
   };
@@ -725,17 +793,17 @@
   };
   const CHOICES = 20;
 
-  const isPage = (box) => box === box.ownerDocument.scrollingElement;
+  const isPage = (box) => box === plain(box.ownerDocument).scrollingElement;
   const heightOf = (box) => isPage(box) ? box.ownerDocument.defaultView.innerHeight : box.clientHeight;
-  const scrolls = (box, sign) => {
-    const {scrollTop, scrollHeight} = box, {body} = box.ownerDocument;
+  const scrolls = (node, sign) => {
+    const box = plain(node), {scrollTop, scrollHeight} = box, {body} = plain(box.ownerDocument);
     if (!(sign < 0 ? scrollTop > 0 : scrollTop + box.clientHeight < scrollHeight - 1)) return false;
-    const [overflow, inner] = [box, body || box].map((el) => getComputedStyle(el).overflowY);
-    if (!isPage(box)) return /auto|scroll/.test(overflow);
+    const [overflow, inner] = [node, body || node].map((el) => getComputedStyle(el).overflowY);
+    if (!isPage(node)) return /auto|scroll/.test(overflow);
     return (overflow === "visible" ? inner : overflow) !== "hidden";
   };
   const everything = function* (root = document) {  // in its frames and shadow trees, too
-    for (const el of root.querySelectorAll("*")) {
+    for (const el of plain(root).querySelectorAll("*")) {
       yield el;
       const inner = guiOf(el).shadow(el) || FRAME.test(el.localName) && el.contentDocument;
       if (inner) yield* everything(inner);
@@ -743,7 +811,7 @@
   };
   const scrollable = (el, sign) => {  // what holds `el`, else the page, else its largest part that scrolls
     while (el && !scrolls(el, sign)) el = parentOf(el);
-    const area = (box) => box.clientWidth * heightOf(box), page = document.scrollingElement;
+    const area = (box) => box.clientWidth * heightOf(box), page = plain(document).scrollingElement;
     if (el || page && scrolls(page, sign)) return el || page;
     const parts = [...everything()].filter((box) => scrolls(box, sign) && box.checkVisibility());
     return parts.sort((a, b) => area(b) - area(a))[0];

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw, ImageFont
 
-from common.actions import POINTED, Action
+from common.actions import POINTED, POINTS, Action
 
 NORMAL = 1000
 MARKS = "#d6001c", "#0047ab", "#00703c", "#7b2d8e", "#b35900", "#00677a"  # readable under white digits
@@ -79,7 +79,7 @@ def points(action: Action, boxes: dict[str, Sequence[float]]) -> list[tuple[floa
         if name in boxes:
             left, top, width, height = boxes[name]
             found.append((left + width / 2, top + height / 2))
-        elif re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)+", name or ""):
+        elif re.fullmatch(POINTS, name or ""):
             numbers = [int(number) for number in name.split(",")]
             found += zip(numbers[::2], numbers[1::2], strict=False)
     return found

@@ -32,6 +32,22 @@
   const nextFrame = requestAnimationFrame.bind(window);
   const wrap = (owner, name, make) => { owner[name] = make(owner[name]); };
   const remove = (list, item) => { const i = list.indexOf(item); if (i >= 0) list.splice(i, 1); };
+
+  // A document's forms and images, and a form's fields, hide its own properties by their names (<form name=title>,
+  // <input name=children>): this reads past them. Our own pages have no such names.
+  const {apply} = Reflect, typeOf = Object.getOwnPropertyDescriptor(Node.prototype, "nodeType").get;
+  const tagOf = Object.getOwnPropertyDescriptor(Element.prototype, "localName").get;
+  const past = ({prototype}) => (node) => new Proxy(node, {get: (target, name) => {
+    const value = Reflect.get(prototype, name, target);
+    return typeof value === "function" ? (...args) => apply(value, target, args) : value;
+  }});
+  const pastForms = past(HTMLDocument), pastFields = past(HTMLFormElement);
+  gui.plain = (node) => {
+    if (config.embedded || !node) return node;
+    const type = apply(typeOf, node, []);
+    return type === 9 ? pastForms(node) : type === 1 && apply(tagOf, node, []) === "form" ? pastFields(node) : node;
+  };
+  const {plain} = gui;
   gui.hear(window, "DOMContentLoaded", () => { gui.parsed = true; });
   let runs = false;
   window.addEventListener("__gui", () => { runs = true; }, {once: true});
@@ -85,7 +101,8 @@
   const namesTab = (event) => {
     const isLink = (node) => node.localName === "a" && node.href;
     const source = event.type === "submit" ? event.target : event.composedPath().find(isLink);
-    const target = event.submitter?.formTarget || source?.target || document.querySelector("base[target]")?.target;
+    const base = plain(document).querySelector("base[target]"), target = event.submitter?.formTarget || source?.target
+      || base?.target;
     if (source && !event.defaultPrevented) names(target || "");
   };
   gui.hear(window, "click", namesTab);
@@ -132,7 +149,7 @@
     const start = begins(), trueDate = Date.now.bind(Date), date = () => Math.floor(start + performance.now());
     gui.time = () => Math.floor(start + now);
     gui.hear(window, "pagehide", () => {  // it may have run ahead of the true time
-      if (config.embedded || gui.over || window !== top || gui.time() <= trueDate()) return;
+      if (config.embedded || window !== top || gui.time() <= trueDate()) return;
       try { sessionStorage.setItem(LAST, gui.time()); } catch {}
     });
     const add = (f, delay, args, repeats) => {
@@ -184,7 +201,7 @@
       await task();  // what awaits this timer goes on before the next one runs
     }
     now = Math.max(now, end);
-    for (const animation of document.getAnimations()) {
+    for (const animation of plain(document).getAnimations()) {
       try {
         animation.finish();
         ran = true;
@@ -213,14 +230,15 @@
   const LATEST = 10000;  // ms
   let readAt = null;
   const refreshes = () => {  // <meta http-equiv=refresh>, about to fire; one that was refused, or never comes, is over
-    const meta = document.querySelector("meta[http-equiv=refresh i]"), wait = meta && parseFloat(meta.content) * 1000;
+    const doc = plain(document), meta = doc.querySelector("meta[http-equiv=refresh i]");
+    const wait = meta && parseFloat(meta.content) * 1000;
     if (!meta || !(wait <= Math.min(Math.max(config.tick, now), LATEST))) return false;  // by the virtual clock, too
     readAt ??= realNow();
     const [, url = location.href] = meta.content.match(/url\s*=\s*["']?([^"']*)/i) || [];
-    return realNow() < readAt + wait + 5000 && !gui.tried.has(URL.parse(url, document.baseURI)?.href);
+    return realNow() < readAt + wait + 5000 && !gui.tried.has(URL.parse(url, doc.baseURI)?.href);
   };
   // DOMContentLoaded is not heard where scripts are off, as in a sandboxed frame.
-  const isParsed = ({__gui: g, document: {readyState}}) => g.parsed ||= readyState !== "loading";
+  const isParsed = ({__gui: g, document}) => g.parsed ||= plain(document).readyState !== "loading";
   const idle = async (deadline) => {  // until nothing is under way; whether there was anything, and time is left
     await new Promise(later);  // a form is submitted in a task of its own
     for (let waited = false; ; waited = true) {
@@ -228,7 +246,7 @@
       const ending = window === window.top && (window.closed || gui.leaving.length || !isParsed(window));
       const late = realNow() > deadline;
       const busy = refreshes() || frames().some((w) => !isParsed(w) || w.__gui.leaving.length || w.__gui.pending.size
-        || w.document.readyState === "interactive" && !w.__gui.slow);
+        || plain(w.document).readyState === "interactive" && !w.__gui.slow);
       if (!ending && late && busy)  // a long poll, an image that never comes: not waited for again
         for (const w of frames()) { w.__gui.pending.clear(); w.__gui.slow = true; }
       if (!ending && (late || !busy)) return waited && !late;
@@ -236,7 +254,7 @@
     }
   };
   // What comes with a frame (observers of what is in view and of sizes, transitions' ends) has come after two of them.
-  const drawn = () => config.embedded || document.hidden || new Promise((done) => {
+  const drawn = () => config.embedded || plain(document).hidden || new Promise((done) => {
     later(done, 200);  // none comes
     nextFrame(() => nextFrame(() => later(done)));
   });
@@ -252,16 +270,5 @@
       if ((await Promise.all(ticks)).some(Boolean)) await drawn();
       if (!(await idle(deadline)) && (config.embedded || requests() === before)) break;  // some end between two frames
     }
-  };
-
-  // ---- End of an episode: empty what belongs to the tab, and let nothing of the old page run any more ----
-
-  for (const name of ["beforeunload", "pagehide", "unload", "visibilitychange"])
-    gui.hear(window, name, (event) => { if (gui.over) event.stopImmediatePropagation(); }, true);
-  gui.leave = () => {
-    for (const w of frames()) { w.__gui.over = true; w.sessionStorage.clear(); }
-    window.name = "";
-    window.stop();
-    return "{}";
   };
 }

@@ -7,15 +7,20 @@ an 8 by 8 grid as two tokens.
 import json
 import re
 
-from common.actions import Action, format_action, parse
+from common.actions import Action, between, format_action, parse
 from common.screen import NORMAL, points, to_normal, to_pixels
 
 GRID = 8  # places a side in the tiny model's answers
+_BLANKS = re.compile(r"\s*+")
 
 
 def without_thoughts(answer: str) -> str:
     """An answer as the history shows it."""
-    return re.sub(r"<think>.*?</think>\s*", "", answer, flags=re.DOTALL)
+    kept, at = [], 0
+    while (opens := answer.find("<think>", at)) >= 0 and (closes := answer.find("</think>", opens)) >= 0:
+        kept.append(answer[at:opens])
+        at = _BLANKS.match(answer, closes + len("</think>")).end()
+    return "".join([*kept, answer[at:]])
 
 
 def read_action(answer: str, size: tuple[int, int]) -> str:
@@ -30,11 +35,11 @@ def read_action(answer: str, size: tuple[int, int]) -> str:
     if place:
         x, y = ((int(number) + 0.5) * NORMAL / GRID for number in place.groups())
         return format_action(Action("Click", None, point(x, y, size)))
-    calls = re.findall(r"<tool_call>\s*(.*?)\s*</tool_call>", without_thoughts(answer), re.DOTALL)
+    calls = between(without_thoughts(answer), "<tool_call>", "</tool_call>")
     try:
         call = json.loads(calls[-1])
         return format_action(tool_action(call["name"], call.get("arguments") or {}, size))
-    except (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return answer
 
 

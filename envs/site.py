@@ -10,30 +10,33 @@ text in the grammar of common/actions.py, the end is scored by WebArena's evalua
 import asyncio
 import base64
 import contextlib
-import http.client
 import json
+import os
 import random
+import ssl
 import time
-import urllib.error
-import urllib.request
 import urllib.robotparser
 import uuid
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote, unquote, urlsplit
+
+import httpx
 
 from common import html, screen
 from common.actions import Action, ActionError, parse
 from common.browser import Browser, Observation
 from common.errors import Blocked, EnvFault, UsageError
+from common.reply import plain
 from envs import Info, Obs, Prefix, Task, observation_hash, replay, webarena
 
 COOKIE = "cleangui-episode"
 RESET_SECONDS = 60
-WEB_ERRORS = (OSError, ValueError, http.client.HTTPException)  # URLError, HTTPError and TimeoutError are OSErrors
+ROBOTS = 512 * 1024  # bytes of a robots.txt that are read (RFC 9309 asks for 500 KiB)
+WEB_ERRORS = (OSError, ValueError, httpx.HTTPError, httpx.InvalidURL, httpx.StreamError)  # TimeoutError is an OSError
 LONG = 50_000  # characters of a page, which take a tokenizer some tenths of a second
 SPLITS = ("train", "eval", "test")
 
@@ -125,11 +128,16 @@ class PageEnv:
             self._session = await self._shared.browser.session()
         self._task, self._over, self._actions, self._hashes = task, False, [], []
 
-    def _began(self, page: Observation) -> Observation:
-        """`page`, if the start page is there: an agent that sees nothing would fail to its last step. What never worked
-        is a UsageError, of the file, an address or the network; later on it may be the site's fault."""
-        if page.url.startswith("about:"):  # blocked, a download, no content
-            reason = f"task {self._task.task_id}: its start page does not open: {page.error or 'it stays blank'}"
+    async def _began(self, opening: Coroutine[Any, Any, Observation]) -> Observation:
+        """The start page that `opening` brings: an agent that sees nothing would fail to its last step. What never
+        worked is a UsageError, of the file, an address or the network; later on it may be the site's fault."""
+        try:
+            page = await opening
+            problem = (page.error or "it stays blank") if page.url.startswith("about:") else ""  # no content, say
+        except Blocked as error:
+            problem = str(error)
+        if problem:
+            reason = f"task {self._task.task_id}: its start page does not open: {problem}"
             if "outside the task's sites" in reason:
                 reason += " (it leads there: name that host, too, or start there)"
             raise (Blocked if self._shared.begun else UsageError)(reason)
@@ -281,7 +289,7 @@ class Site(PageEnv):
         # an entry without a check has no config, and an instruction that a generator wrote has no entry
         config, episode = self._task.config or self._starts[self._task.site], uuid.uuid4().hex
         if config.get("reset_url"):
-            await asyncio.to_thread(_ask, config["reset_url"], episode)
+            await _reset(config["reset_url"], episode)
         first, *others = config["start_url"].split(webarena.AND)
         sites = config.get("sites") or list(dict.fromkeys(map(origin, (first, *others))))
         refuses = await self._shared.refuses(sites)
@@ -292,10 +300,10 @@ class Site(PageEnv):
         uploads = Path(self.path).parent / config["uploads"] if config.get("uploads") else None
         options = {"sites": sites, "cookies": {COOKIE: episode}, "refuses": refuses, "context": _context(config)}
         options["uploads"] = uploads
-        page = self._began(await self._session.reset(first, **options))
+        page = await self._began(self._session.reset(first, **options))
         for url in others:
             await self._shared.turn()
-            self._began(await self._session.act(Action("New Tab", argument=url)))
+            await self._began(self._session.act(Action("New Tab", argument=url)))
         return await self._session.act(Action("Switch Tab", argument="1")) if others else page
 
     async def _act(self, action):
@@ -464,7 +472,7 @@ class _Shared(Shared):
         for host in hosts:
             async with self.reading[host]:
                 if host not in self.rules:
-                    self.rules[host] = await asyncio.to_thread(_robots, host)
+                    self.rules[host] = await _robots(host)
         return self.is_forbidden if any(self.rules[host] for host in hosts) else None
 
     def is_forbidden(self, url: str) -> bool:
@@ -477,22 +485,54 @@ class _Shared(Shared):
         return rules is not None and not rules.can_fetch("*", url)
 
 
-def _robots(site):
+async def _robots(site):
     """What robots.txt says to everybody; None where that is nothing. (RFC 9309: what cannot be read for a fault of the
     server's may forbid everything.)"""
     url = f"{site}/robots.txt"
     try:
-        with urllib.request.urlopen(url, timeout=RESET_SECONDS) as answer:
-            lines = answer.read().decode("utf-8", "replace").splitlines()
-    except urllib.error.HTTPError as error:
-        if error.code < 500:
-            return None
-        raise EnvFault(f"{url}: {error}") from None
+        status, text = await ask(url, most=ROBOTS)
     except WEB_ERRORS as error:
-        raise EnvFault(f"{url}: {error}") from None
+        raise EnvFault(f"{url}: {reason_of(error)}") from None
+    if status >= 500:
+        raise EnvFault(f"{url}: status {status}")
+    if status >= 400:
+        return None
     rules = urllib.robotparser.RobotFileParser(url)
-    rules.parse(lines)
+    rules.parse(text.decode("utf-8", "replace").splitlines())
     return rules if rules.default_entry else None
+
+
+async def ask(
+    url: str,
+    headers: dict[str, str] | None = None,
+    body: Any = None,
+    most: int = 0,
+    seconds: float = RESET_SECONDS,
+) -> tuple[int, bytes]:
+    """The status of an answer and the first `most` bytes of its text, whatever the server does within `seconds`
+    altogether. `body`: JSON to be posted. Raises one of WEB_ERRORS."""
+    tls = ssl.create_default_context()
+    method, text = ("GET" if body is None else "POST"), b""
+    async with (
+        asyncio.timeout(seconds),
+        httpx.AsyncClient(verify=tls, follow_redirects=True, timeout=seconds) as client,
+    ):
+        async with client.stream(method, url, headers=headers, json=body) as answer:
+            async for part in answer.aiter_raw(1 << 16):
+                text += part
+                if len(text) >= most:
+                    break
+    return answer.status_code, text[:most]
+
+
+def reason_of(error: BaseException) -> str:
+    """An error of `ask` in a few words: the system's own where it is one of the connection's."""
+    cause = error
+    while cause is not None:
+        if getattr(cause, "errno", None) and cause.errno > 0:
+            return os.strerror(cause.errno)
+        cause = cause.__cause__ or cause.__context__
+    return plain(str(error), 200) or type(error).__name__
 
 
 def origin(url: str) -> str:
@@ -501,7 +541,7 @@ def origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
-def _ask(url, episode):
+async def _reset(url, episode):
     parts = urlsplit(url)
     log_in, _, host = parts.netloc.rpartition("@")
     url = quote(parts._replace(netloc=host).geturl(), safe="%/:=&?~#+!$,;'@()*[]")
@@ -509,7 +549,8 @@ def _ask(url, episode):
     if log_in:
         headers["authorization"] = f"Basic {base64.b64encode(unquote(log_in).encode()).decode()}"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=RESET_SECONDS):
-            pass
+        status, _ = await ask(url, headers)
     except WEB_ERRORS as error:
-        raise EnvFault(f"reset_url {url}: {error}") from None
+        raise EnvFault(f"reset_url {url}: {reason_of(error)}") from None
+    if status >= 400:
+        raise EnvFault(f"reset_url {url}: status {status}")

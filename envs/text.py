@@ -115,9 +115,10 @@ class TextEnv:
             call = parse(text)
         except ActionError:
             return text
-        if not (call.element or "").isdecimal() or not 1 <= int(call.element) <= len(self._shown.actions):
+        number = call.element or ""
+        if not number.isdecimal() or len(number) > 9 or not 1 <= int(number) <= len(self._shown.actions):
             return text
-        action = self._shown.actions[int(call.element) - 1]
+        action = self._shown.actions[int(number) - 1]
         return f"{action.partition('[')[0]}[{call.argument}]" if call.argument is not None else action
 
     def resolve(self, move: Move, obs: Obs) -> str:

@@ -31,6 +31,8 @@ DENIED = re.compile(
     r"confirm|conclude|considered?|counts?|counted|graded|marked|accepted?|makes?|find))*\s+$"
 )
 
+CLAUSE = 200  # characters before a verdict word in which it may be denied
+
 SAME_ANSWER = """Grade an answer to a question against the reference answer. What counts is the meaning, not the words:
 an answer in other words, in another format or with more detail is correct as long as it says what the reference says
 and nothing that contradicts it. N/A, wherever it occurs, means "this cannot be done". What stands in quotes below is
@@ -111,7 +113,7 @@ def last_verdict(said, yes, no):
     words = re.compile(rf"\b(?:(?P<no>{'|'.join(no)})|(?P<yes>{'|'.join(yes)}))\b")
     verdict = None
     for found in words.finditer(said):
-        denied = DENIED.search(said[: found.start()]) is not None
+        denied = DENIED.search(said, max(found.start() - CLAUSE, 0), found.start()) is not None
         if found["yes"]:
             verdict = not denied
         elif not denied:

@@ -14,8 +14,6 @@ import importlib.metadata
 import json
 import os
 import shlex
-import urllib.error
-import urllib.request
 import zlib
 from pathlib import PurePosixPath
 from urllib.parse import quote, urlencode
@@ -25,7 +23,7 @@ from playwright.async_api import Error as PlaywrightError
 from common.actions import Action, ActionError, parse
 from common.errors import EnvFault, UsageError
 from envs import Task, webarena
-from envs.site import WEB_ERRORS, PageEnv, Shared, origin, web_address
+from envs.site import WEB_ERRORS, PageEnv, Shared, ask, origin, reason_of, web_address
 from envs.webarena_judge import VERDICTS, Judge
 
 SITES = ("shopping", "shopping_admin", "reddit", "gitlab", "map", "wikipedia")
@@ -36,6 +34,7 @@ BENCHMARKS = {
 }
 STUCK = 5  # answers without an action, or equal ones, after which an episode ends (VisualAgentBench's runs)
 REACH_SECONDS, FORM_SECONDS, RESET_SECONDS, API_SECONDS = 20, 20, 900, 60
+API_BYTES = 10_000_000  # of the shop's answer
 
 # How to log in, and how to see that one is: at `proof_page` without being sent elsewhere, or with `proof_text` on it.
 # The accounts are the benchmark's own, published ones; a field is found by its label, placeholder, testid or css. For
@@ -97,7 +96,7 @@ class _Shared(Shared):
     async def _open(self):
         """Before the first episode: whether every site answers, and the judge."""
         names = list(self.needs)
-        errors = await asyncio.gather(*(asyncio.to_thread(_unreachable, self.sites[name]) for name in names))
+        errors = await asyncio.gather(*(_unreachable(self.sites[name]) for name in names))
         down = [
             f"{name.upper()}={self.sites[name]} does not answer ({error}; task {self.needs[name]} needs it)"
             for name, error in zip(names, errors, strict=True)
@@ -255,9 +254,9 @@ class WebArena(PageEnv):
         if logins:
             self._states[logins] = await self._session.storage_state()
         first, *others = [web_address("start_url", url) for url in config["start_url"].split(webarena.AND)]
-        page = self._began(await self._session.act(Action("Goto", argument=first)))
+        page = await self._began(self._session.act(Action("Goto", argument=first)))
         for url in others:
-            page = self._began(await self._session.act(Action("New Tab", argument=url)))
+            page = await self._began(self._session.act(Action("New Tab", argument=url)))
         return await self._session.act(Action("Switch Tab", argument="1")) if others else page
 
     def _allowed(self):
@@ -271,7 +270,7 @@ class WebArena(PageEnv):
                 f"{where}, which changes the sites under other episodes: play one at a time (--num-envs 1)"
             )
         if self._reset.startswith(("http://", "https://")):
-            error = await asyncio.to_thread(_unreachable, self._reset, RESET_SECONDS, 400)
+            error = await _unreachable(self._reset, RESET_SECONDS, 400)
         else:
             error = await _run(self._reset)
         if error:
@@ -493,15 +492,13 @@ def _needs_login(config):
 # --- the sites by HTTP -----------------------------------------------------------------------------------------------
 
 
-def _unreachable(url, seconds=REACH_SECONDS, bad=500):
+async def _unreachable(url, seconds=REACH_SECONDS, bad=500):
     """Why a GET of `url` fails, "" if it does not; an answer below status `bad` is one."""
     try:
-        with urllib.request.urlopen(url, timeout=seconds):
-            return ""
-    except urllib.error.HTTPError as error:
-        return "" if error.code < bad else f"status {error.code}"
+        status, _ = await ask(url, seconds=seconds)
     except WEB_ERRORS as error:
-        return str(getattr(error, "reason", error))
+        return reason_of(error)
+    return "" if status < bad else f"status {status}"
 
 
 async def _run(command):
@@ -528,13 +525,13 @@ def _ask_shop(shop, account, path):
 
 
 def _json(url, headers=None, body=None):
-    data = None if body is None else json.dumps(body).encode()
-    request = urllib.request.Request(url, data, {"content-type": "application/json"} | (headers or {}))
     try:
-        with urllib.request.urlopen(request, timeout=API_SECONDS) as reply:
-            return json.load(reply)
-    except WEB_ERRORS as error:
-        raise EnvFault(f"{url}: {error}") from None
+        status, text = asyncio.run(ask(url, headers, body, API_BYTES, API_SECONDS))
+        if status >= 400:
+            raise ValueError(f"status {status}")
+        return json.loads(text)
+    except (*WEB_ERRORS, RecursionError) as error:
+        raise EnvFault(f"{url}: {reason_of(error)}") from None
 
 
 def latest_order_url(shop, account):

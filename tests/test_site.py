@@ -19,6 +19,7 @@ from benchmarks.once import soak
 from common.errors import Blocked, EnvFault, UsageError
 from common.lm.run import read_metrics
 from common.replay import TrajectoryStore
+from envs import site as site_env
 from envs.site import read_tasks
 from tests.scripts import run_script
 from webrl import Args
@@ -506,3 +507,33 @@ def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
     row = read_metrics(run)[-1]
     after = [t for t in played if t.policy == "test after"]
     assert row["test_after/success"] == sum(t.success for t in after) / len(after)
+
+
+async def test_a_server_that_never_ends_or_drips_or_hangs_up_is_bounded():
+    sent, dripping = 0, asyncio.Event()
+
+    async def answer(reader, writer):
+        nonlocal sent
+        path = (await reader.readuntil(b"\r\n\r\n")).split()[1].decode()
+        with contextlib.suppress(ConnectionError):
+            if path == "/robots.txt":
+                writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nUser-agent: *\nDisallow: /no\n")
+                while True:
+                    writer.write(b"# and so on\n" * 5000)
+                    await writer.drain()
+                    sent += 60_000
+            if path == "/drips":
+                writer.write(b"HTTP/1.1 200 OK\r\n")
+                await dripping.wait()  # the rest of the head never comes
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    base = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        rules = await site_env._robots(base)
+        assert not rules.can_fetch("*", f"{base}/no") and rules.can_fetch("*", f"{base}/yes") and sent < 20_000_000
+        with pytest.raises(site_env.WEB_ERRORS):
+            await site_env.ask(f"{base}/drips", seconds=0.2)
+        dripping.set()
+        with pytest.raises(EnvFault, match="^reset_url .*disconnected"):
+            await site_env._reset(f"{base}/gone", "7")

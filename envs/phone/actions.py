@@ -16,7 +16,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from common.actions import ActionError
+from common.actions import POINTED, ActionError
 
 BACK, HOME, ENTER, DELETE, RECENTS = 4, 3, 66, 67, 187
 KEYS = {"enter": ENTER, "back": BACK, "home": HOME, "recents": RECENTS, "delete": DELETE, "backspace": DELETE}
@@ -46,7 +46,7 @@ _FIELDS = {
     "type": re.compile(r'"?action_type"?\s*:\s*"?(\w+)', re.IGNORECASE),
     "touch": re.compile(rf'"?touch_point"?\s*:\s*{_POINT}', re.IGNORECASE),
     "lift": re.compile(rf'"?lift_point"?\s*:\s*{_POINT}', re.IGNORECASE),
-    "text": re.compile(r'"?typed_text"?\s*:\s*"((?:[^"\\]|\\.)*)"', re.IGNORECASE),
+    "text": re.compile(r'"?typed_text"?\s*:\s*"((?:[^"\\]|\\.)*+)"', re.IGNORECASE),
 }
 
 
@@ -159,9 +159,9 @@ def do_action(phone, action, nodes):
     if name in ("Type", "Search"):
         return _type(phone, action, nodes)
     if name == "Drag":
-        numbers = [int(number) for number in re.findall(r"\d+", argument)]
-        start = _place(phone, action.element or "{},{}".format(*numbers[:2]), nodes)
-        end = _place(phone, argument if action.element else "{},{}".format(*numbers[-2:]), nodes)
+        numbers = argument.split(",")
+        start = _place(phone, action.element or ",".join(numbers[:2]), nodes)
+        end = _place(phone, argument if action.element else ",".join(numbers[-2:]), nodes)
         phone.swipe(*start, *end, 0.5)
         return [start, end]
     if name in ("Scroll Up", "Scroll Down"):
@@ -178,7 +178,7 @@ def do_action(phone, action, nodes):
 
 def _place(phone, target, nodes):
     """The pixel that an element or "x,y" names."""
-    if re.fullmatch(r"\s*\d+\s*,\s*\d+\s*", target):
+    if re.fullmatch(POINTED["Click"], target):
         x, y = (int(number) for number in target.split(","))
         return min(x, phone.size[0] - 1), min(y, phone.size[1] - 1)
     left, top, width, height = _element(target, nodes)["box"]
@@ -200,7 +200,7 @@ def _type(phone, action, nodes):
     else:
         node = _box_at(phone, action.element, nodes) if "," in action.element else _element(action.element, nodes)
         if node and node["kind"] == "slider":
-            if not words.strip().isdecimal() or int(words) > 100:
+            if not re.fullmatch(r"\s*+\d{1,3}+\s*+", words) or int(words) > 100:
                 raise ActionError("a slider takes a percentage")
             place = round(slider_place(node, int(words), phone.size)), node["box"][1] + node["box"][3] // 2
             phone.tap(*place)
