@@ -251,7 +251,9 @@ def test_a_server_s_context_counts(server):
 
 
 def test_urls_are_asked_before_a_model_is_loaded(server, capsys):
-    with pytest.raises(UsageError, match=r"--engine .*: no model is served there .*; such a URL usually ends with /v1"):
+    with pytest.raises(
+        UsageError, match=r"--engine .*: no model is served there: .*; such a URL usually ends with /v1"
+    ):
         crps.main(parse_args(crps.Args, ["--engine", server[:-3], "--lora-rank", "4", "--model-id", "./nothing"]))
     for flag in ("--judge", "--generator"):
         with pytest.raises(UsageError, match=f"^{flag} http://127.0.0.1:9/v1: "):

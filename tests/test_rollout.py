@@ -67,6 +67,23 @@ def tasks(count):
     return [Task(f"t{i}", "shop", f"count {i}", 5) for i in range(count)]
 
 
+@pytest.mark.parametrize("limit, played", [(25.0, 2), (15.0, 0)])
+def test_an_episode_has_an_end_by_the_clock(monkeypatch, limit, played):
+    """Its steps take ten seconds each; what is too long is a fault, played again, and no reward."""
+    now, faults = [0.0], rollout.FaultLog()
+
+    class Slow(Counter):
+        async def step(self, action):
+            now[0] += 10.0
+            return await super().step(action)
+
+    monkeypatch.setattr(rollout, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(rollout.LIMITS, "episode", limit)
+    assert len(run([Slow()], tasks(2), faults)) == played
+    assert (faults.faults, faults.dropped) == ((0, 0) if played else (6, 2))
+    assert played or faults.last == "the episode is not over after 15 s (--episode-timeout) and 2 steps"
+
+
 def test_every_task_is_played_once_in_order_and_prompts_are_batched():
     batches, faults = [], rollout.FaultLog()
     played = run([Counter() for _ in range(4)], tasks(10), faults, batches)

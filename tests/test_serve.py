@@ -1,4 +1,4 @@
-"""What servers by URL say, in all its shapes, to every client of them: a fault in one line, or one line at the start."""
+"""What servers by URL say, in all its shapes, to every client: a fault in one line, or one line at the start."""
 
 import asyncio
 import contextlib
@@ -325,4 +325,6 @@ async def test_an_answer_cannot_pass_for_a_part_of_a_judge_s_question(stand):
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
 def test_a_reply_timeout_that_is_none(value):
     with pytest.raises(UsageError, match="--reply-timeout must be above 0"):
-        serve.set_limits(SimpleNamespace(reply_timeout=value))
+        serve.set_limits(SimpleNamespace(reply_timeout=value, episode_timeout=0.0))
+    with pytest.raises(UsageError, match="--episode-timeout must not be negative"):
+        serve.set_limits(SimpleNamespace(reply_timeout=1.0, episode_timeout=min(value, -1.0) if value else -1.0))

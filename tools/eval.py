@@ -100,6 +100,8 @@ class Args:
     """longest page in a prompt in tokens (for a server: of four characters); 0: as for the answer, or 12000"""
     reply_timeout: float = 300.0
     """seconds for one whole reply of a model by URL, the policy or a judge: longer is a fault"""
+    episode_timeout: float = 0.0
+    """seconds for one episode: the step after them is a fault, and it is played again; 0: no limit"""
 
 
 # What an evaluation measures: with another value it is another one.

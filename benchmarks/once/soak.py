@@ -31,7 +31,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import webrl
-from common import orm
 from common.lm import checkpoint, learn, rollout
 from common.lm.args import values_of
 from common.lm.run import run_main
@@ -96,6 +95,9 @@ def unreliable(app, args, counts):
     return wrapped
 
 
+REPLY_SECONDS = 2.0  # of the judge
+
+
 def judge_server(args, counts):
     """A served judge that says YES to every second episode, and nothing now and then: its URL."""
     rng = random.Random(args.seed + 1)
@@ -111,7 +113,7 @@ def judge_server(args, counts):
             prompt = json.loads(self.rfile.read(int(self.headers["content-length"])))["prompt"]
             if rng.random() < args.silent:
                 counts["judge silent"] += 1
-                time.sleep(2 * orm.JUDGE_SECONDS)  # the caller has given up by then
+                time.sleep(2 * REPLY_SECONDS)  # the caller has given up by then
                 return
             counts["judge asked"] += 1
             said = {"YES": -0.1 if len(prompt) % 2 else -3.0, "NO": -1.0}
@@ -209,7 +211,6 @@ def main(args):
     counts = Counter()
     plain = server.Server._with_episode
     server.Server._with_episode = lambda self, app: unreliable(plain(self, app), args, counts)
-    orm.JUDGE_SECONDS = 2.0
     logging.disable(logging.ERROR)  # the web server's traceback for every page broken on purpose
     watcher = Watcher(args, counts)
     rollout.FaultLog.record = watcher.moved(rollout.FaultLog.record)
@@ -221,6 +222,7 @@ def main(args):
         | dict(
             model_id=str(last.folder("actor")) if last else args.model,
             exp_name="soak",
+            reply_timeout=REPLY_SECONDS,
             seed=args.seed,
             runs_dir=args.runs_dir,
             judge=judge_server(args, counts),

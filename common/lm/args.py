@@ -102,6 +102,8 @@ class RunArgs:
     longer step goes alone"""
     reply_timeout: float = 300.0
     """seconds for one whole reply of a model by URL (an engine, a judge, a generator): longer is a fault"""
+    episode_timeout: float = 0.0
+    """seconds for one episode: the step after them is a fault, and it is played again; 0: no limit"""
 
 
 def own_first(args_class: type) -> type:

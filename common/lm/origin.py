@@ -19,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = "origin.json"
-PACKAGES = "torch transformers peft accelerate bitsandbytes vllm ray numpy playwright openai wandb".split()
+PACKAGES = "torch transformers peft accelerate bitsandbytes vllm ray numpy playwright httpx wandb".split()
 LARGEST_DIFF = 1 << 20  # bytes kept of the uncommitted changes
 MOST_NAMES = 50  # of files that git does not know
 HIDDEN = "***"

@@ -7,6 +7,7 @@ one `generate` call in a worker thread: no episode waits for the slowest page.
 import asyncio
 import inspect
 import shutil
+import time
 from collections import deque
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -15,6 +16,7 @@ from common.errors import Blocked, EnvFault, EnvHang, JudgeFault, StateMismatch,
 from common.lm import fsdp, learn, llm, parallel
 from common.lm.engine import EnginePolicy
 from common.lm.progress import Progress
+from common.lm.serve import LIMITS
 from common.replay import KINDS, Prefix, Step, Trajectory, kind_of
 
 MAX_ATTEMPTS = 3  # plays of one episode before its task is dropped
@@ -184,7 +186,7 @@ async def play(
     Raises EnvFault; an EnvHang carries the actions that led to it as `actions`. Raises StateMismatch where `start`
     cannot be brought back.
     """
-    trajectory = Trajectory(task=task, seed=seed, attempt=attempt)
+    trajectory, begun = Trajectory(task=task, seed=seed, attempt=attempt), time.monotonic()
     if start is None:
         obs, info = await env.reset(task, seed=seed)
     else:
@@ -195,6 +197,8 @@ async def play(
         hashes = tuple(step.hash for step in source.steps[: trajectory.prefix + 1])
         obs, info = await env.restore(Prefix(task, actions, hashes))
     for number in range(trajectory.prefix, task.max_steps):
+        if time.monotonic() - begun > LIMITS.episode:  # between steps, each of which has an end of its own
+            raise EnvFault(f"the episode is not over after {LIMITS.episode:g} s (--episode-timeout) and {number} steps")
         prompt_ids = prompt(task.instruction, trajectory.steps, obs)
         if prompt_ids is None:
             trajectory.ending = "overflow"
@@ -521,8 +525,8 @@ class Player:
 
     def publish(self, model, metrics=None):
         """Sample from the model as it is now: its adapters are handed to the engine, where there is one; of a sharded
-        model a whole copy plays. Raises EnvFault where the engine is lost: then what was learnt is saved before, and
-        its `metrics` logged (None: nothing was)."""
+        model a whole copy plays. Raises EnvFault or TooManyFaults where the engine is lost: then what was learnt is
+        saved before, and its `metrics` logged (None: nothing was)."""
         if parallel.sharded():
             self.model = fsdp.whole_copy(model, None if self.model is model else self.model, half=True)
         if self.engine is None:
@@ -532,7 +536,7 @@ class Player:
             model.save_pretrained(folder)
             try:
                 self.engine.load_adapter(folder, folder.name)
-            except EnvFault as fault:  # the others must know
+            except (EnvFault, TooManyFaults) as fault:  # the others must know
                 lost = fault
             for old in set(folder.parent.iterdir()) - {folder}:
                 shutil.rmtree(old)

@@ -20,6 +20,7 @@ from typing import Any
 
 from common.errors import Blocked, EnvFault, TooManyFaults, UsageError
 from common.lm import parallel
+from common.lm.origin import without_secrets
 
 MOST_BYTES = 32 << 20  # of a reply; 2,048 tokens with their log-probs have less than 1 MB
 MOST_WORDS = 200  # characters of a reply in a message
@@ -32,11 +33,12 @@ REPLY_TOKENS = 1024  # of one reply of a generator: a weak model may write on fo
 
 @dataclass
 class Limits:
-    """In seconds, of this process's servers. `reply`: --reply-timeout, of one whole reply. `patience`: how long a
-    server may be gone or refuse all. `start`: the same of a run's first questions. `note`: between two lines that say
-    what is waited for. `pause`: before the second try; each further one is twice as long."""
+    """In seconds, of this process. `reply`: --reply-timeout, of one whole reply. `episode`: --episode-timeout.
+    `patience`: how long a server may be gone or refuse all. `start`: the same of a run's first questions. `note`:
+    between two lines that say what is waited for. `pause`: before the second try; each further one is twice as long."""
 
     reply: float = 300.0
+    episode: float = math.inf
     patience: float = 300.0
     start: float = 1.0
     note: float = 30.0
@@ -47,15 +49,18 @@ LIMITS = Limits()
 
 
 def set_limits(args) -> None:
-    """Take --reply-timeout, in every process that asks. Raises UsageError where it is none."""
+    """Take --reply-timeout and --episode-timeout, in every process that asks or plays. Raises UsageError where they
+    make no sense."""
     if not args.reply_timeout > 0:
         raise UsageError(f"--reply-timeout must be above 0, and is {args.reply_timeout:g}")
-    LIMITS.reply = args.reply_timeout
+    if not args.episode_timeout >= 0:
+        raise UsageError(f"--episode-timeout must not be negative, and is {args.episode_timeout:g}")
+    LIMITS.reply, LIMITS.episode = args.reply_timeout, args.episode_timeout or math.inf
 
 
 def say(line: str) -> None:
     """Tell who waits."""
-    print(line, file=sys.stderr, flush=True)
+    print(without_secrets(line), file=sys.stderr, flush=True)
 
 
 def words(text: str) -> str:
