@@ -187,7 +187,8 @@ async def test_a_server_that_drips_or_is_silent_does_not_hold_anybody(stand, bod
 
 
 @pytest.mark.parametrize("status", [429, 500, 503])
-async def test_a_busy_server_is_asked_again_and_then_the_run_stops(stand, status):
+async def test_a_busy_server_is_asked_again_and_then_the_run_stops(stand, status, monkeypatch):
+    monkeypatch.setattr(serve.LIMITS, "patience", 1e6)
     server = serve.Server(stand.url, "the judge", JudgeFault)
     busy = (status, {}, {"error": {"message": "rate limit\n reached"}})
     stand.says = [busy, busy, (200, {}, chat("OK"))]
@@ -195,6 +196,7 @@ async def test_a_busy_server_is_asked_again_and_then_the_run_stops(stand, status
     stand.says = [(200, {}, {"error": {"message": "slow down", "code": status}}), (200, {}, chat("OK"))]
     assert await server.chat("m", []) == "OK" and len(stand.asked) == 5  # a gateway's 200
     stand.says = [busy]
+    monkeypatch.setattr(serve.LIMITS, "patience", 0.05)
     with pytest.raises(TooManyFaults, match=rf"^the judge: {status}: rate limit reached \(nothing else for"):
         await server.chat("m", [])
 
