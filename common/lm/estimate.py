@@ -179,7 +179,7 @@ async def sample(env, args, prompt: Callable, encode: Callable, write: Callable,
         begun = time.perf_counter()
         try:
             played = await demonstrate(env, task, ask, encode, write, lambda picture: picture, read)
-        except EnvFault:
+        except (EnvFault, UsageError):  # what is wrong with the user's input the script says itself
             del prompts[len(steps) :]
             continue
         if played.steps:
