@@ -28,7 +28,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import comparison
 from benchmarks.docs import write_docs
 from common.errors import UsageError
-from common.lm import fsdp, learn, llm
+from common.lm import checkpoint, fsdp, learn, llm
 from common.lm.run import read_metrics, run_main
 from common.lm.session import load_actor
 from common.lm.stats import mean_ci, paired_difference, wilson
@@ -118,8 +118,8 @@ def fine_tuned(module, args, weights, demos, folder, updates=0):
 def as_run(path, run, script, parts):
     """A policy as a run's folder, which tools/eval.py plays as it plays the run: with its arguments and its prompt."""
     shutil.rmtree(path, ignore_errors=True)
-    for part in parts:
-        (fsdp.to_save(part) if part is parts[0] else part).save_pretrained(path / "checkpoints/0001-0/actor")
+    meta = {"global_step": 0, "metrics_size": 0, "trajectories_size": 0, "seconds": {}, "state": {}}
+    checkpoint.save(path, 0, {"actor": [fsdp.to_save(parts[0]), *parts[1:]]}, {}, meta)
     for name in ("args.json", script):
         shutil.copy(run / name, path / name)
     return path

@@ -255,15 +255,21 @@ def test_a_schedule_played_again_is_the_same_bit_for_bit_in_two_processes_nearly
         (["--engine", "http://127.0.0.1:9/v1"], "--engine needs --lora-rank"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4"], "--engine needs a chat"),
         (["--engine", "http://127.0.0.1:9/v1", "--lora-rank", "4", "--num-servers", "2"], "--num-servers 1"),
-        (["--schedule", "runs/none", "--resume", "auto"], "--schedule needs the weights of earlier versions"),
     ],
 )
 def test_bad_input_is_refused_before_anything_begins(tmp_path, monkeypatch, flags, said):
     monkeypatch.setattr("common.lm.learn.use_threads", lambda count: None)  # of this process
-    monkeypatch.setattr("common.lm.serve.served_model", lambda url, flag: "base")  # who asks for one has one
+    monkeypatch.setattr("common.lm.serve.served_context", lambda url, flag: 4096)  # who asks for one has one
     with pytest.raises(UsageError, match=re.escape(said)):
         grpo_async.main(parse_args(grpo_async.Args, ["--runs-dir", str(tmp_path), *SMALL, *flags]))
     assert not list(tmp_path.iterdir())
+
+
+def test_a_schedule_is_not_gone_on_with(tmp_path):
+    args = parse_args(grpo_async.Args, ["--runs-dir", str(tmp_path), *SMALL, "--schedule", "runs/none"])
+    args.resume = "runs/one"  # as --resume auto leaves it
+    with pytest.raises(UsageError, match="--schedule needs the weights of earlier versions"):
+        grpo_async.main(args)
 
 
 def test_bad_input_is_one_line(tmp_path):

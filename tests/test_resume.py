@@ -39,7 +39,13 @@ def counted(*args, **kwargs):
     if count == int(calls):
         os.kill(os.getpid(), signal.SIGKILL)
     return original(*args, **kwargs)
-setattr(owner, attribute, counted)
+setattr(owner, attribute, original)
+from common.lm import estimate
+begin = estimate.begin
+def begun(*args, **kwargs):
+    begin(*args, **kwargs)  # it calls the same functions: not counted
+    setattr(owner, attribute, counted)
+estimate.begin = begun
 runpy.run_path("webrl.py", run_name="__main__")
 """
 

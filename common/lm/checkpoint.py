@@ -60,10 +60,11 @@ class Checkpoint:
 
     def damage(self, part: str = "") -> str:
         """What is not as it was written, of the files whose names begin with `part`; "" where all is. Of a checkpoint
-        of before there were sums, only whether its state can be read."""
+        of before there were sums, only whether the state that a run goes on with can be read."""
         file = "state.json"
         try:
-            self.meta["metrics_size"], self.meta["trajectories_size"], self.meta["seconds"], self.state, self.step
+            if not part:  # a run goes on from it
+                self.meta["metrics_size"], self.meta["trajectories_size"], self.meta["seconds"], self.state, self.step
             file = SUMS
             sums = json.loads((self.path / SUMS).read_text()) if (self.path / SUMS).exists() else {}
             for file, then in sums.items():

@@ -179,7 +179,7 @@ async def sample(env, args, prompt: Callable, encode: Callable, write: Callable,
         begun = time.perf_counter()
         try:
             played = await demonstrate(env, task, ask, encode, write, lambda picture: picture, read)
-        except EnvFault:
+        except (EnvFault, UsageError):  # what is wrong with the user's input the script says itself
             del prompts[len(steps) :]
             continue
         if played.steps:
@@ -414,8 +414,12 @@ def begin(
 
     `work_of`: of the functions above the script's; `runner`: the asyncio.Runner that plays on `env` from then on,
     without one the environment is for this alone, and closed; `prompt`, `write_action`, `read_action` as of
-    `rollout.demonstrate`. Raises UsageError where the longest step does not fit into memory.
+    `rollout.demonstrate`. Under FSDP nothing is measured or said. Raises UsageError where the longest step does not
+    fit into memory.
     """
+
+    if parallel.sharded():  # its passes must be as many in every process, which a clock does not make them
+        return
 
     def encode(answer):
         answer = llm.without_special_tokens(net.tokenizer, answer)

@@ -17,9 +17,9 @@ from common.lm import parallel
 
 
 def warmup_cosine(progress: float, warmup: float = 0.1, floor: float = 0.0, updates: float = math.inf) -> float:
-    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`. Where the warm-up is less
-    than one of the `updates` there is none: that one would learn next to nothing."""
-    if warmup * updates < 1:
+    """Factor of a learning rate: up over the share `warmup`, then a cosine down to `floor`. A single one of `updates`
+    has no warm-up: it would learn next to nothing."""
+    if updates == 1:
         warmup = 0.0
     if progress < warmup:
         return min(1.0, (progress + 1e-3) / warmup)

@@ -146,7 +146,7 @@ class Net:
         """Supervised fine-tuning: token cross-entropy on the actions of the steps, by an optimiser of its own.
 
         `args.sft_epochs` passes in batches of `args.sft_batch_size` steps; or `updates` of them, in as many passes as
-        these take. The rate rises to `args.sft_learning_rate` over a tenth (with fewer than ten updates at
+        these take. The rate rises to `args.sft_learning_rate` over a tenth (a single update has it at
         once), then falls to 0 along a cosine. Returns the mean loss of the last pass.
         """
 
