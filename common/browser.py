@@ -377,8 +377,8 @@ class Session:
     async def _begin(self, url, cookies, kept) -> Observation:
         self._origins, self._dialogs, self._notice, self._broken, self._begins = set(), [], "", "", True
         if cookies:
-            hosts = dict.fromkeys(site if site.startswith("*.") else _origin(site) for site in (url, *self.sites))
-            places = [{"domain": host[1:]} if host.startswith("*.") else {"url": host} for host in hosts]
+            places = filter(None, map(_cookie_place, dict.fromkeys((url, *self.sites))))
+            places = list({str(place): place for place in places}.values())
             fields = [
                 {"name": name, "value": value, "path": "/", **place}
                 for name, value in cookies.items()
@@ -971,6 +971,14 @@ def _seconds(text: str | None) -> float | None:
     except ValueError:
         return None
     return seconds if 0 <= seconds <= MOST_WAIT else None
+
+
+def _cookie_place(site: str) -> dict:
+    """Where a cookie for one of the sites belongs, in Chromium's words; {} for hosts below an address in numbers."""
+    if not site.startswith("*."):
+        return {"url": _origin(site)}
+    host = site.removeprefix("*").partition(":")[0]
+    return {"domain": host} if not host.replace(".", "").isdigit() and "." in host[1:] else {}
 
 
 def _origin(url: str) -> str:

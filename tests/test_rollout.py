@@ -247,6 +247,7 @@ def test_a_player_that_tests_says_so():
         generated = lambda *given: [Completion([1], [0.0], 0)]  # noqa: E731
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(rollout.llm, "generate", generated)
+            patch.setattr(rollout.llm, "is_tiny", lambda model: True)
             with pytest.raises(TooManyFaults, match="none of the 2 tasks of the 'test after' .*: gone"):
                 player.play(tasks, 0.0, 1, "test after")
             assert player.play(tasks, 0.0, 1, "eval") != []  # played again, sound by now
