@@ -500,7 +500,8 @@ def test_instructions_without_checks_are_trained_on_by_a_judge_alone(tmp_path):
     (run,) = (tmp_path / "runs").iterdir()
     played = list(TrajectoryStore(run / "trajectories.jsonl"))
     # what the judge said neither of is in no figure and no batch, in evaluations either
-    assert counts["judge said neither"] and len(played) == counts["judge asked"] - counts["judge said neither"]
+    answered = counts["judge asked"] - counts["judge said neither"]
+    assert counts["judge said neither"] and len(played) == answered - 1  # the first question is none of an episode
     assert all(t.verdict is None and t.judged is not None for t in played)
     paid = [t.judged > Args.orm_threshold and t.ending == "exit" for t in played]
     assert any(t.reward for t in played) == any(paid)
