@@ -78,7 +78,7 @@ def test_the_copys_runs_are_its_own(place):
     before = {path: path.stat().st_mtime_ns for path in original.rglob("*")}
     flags = [*SMALL, "--runs-dir", place / "runs", "--my-scale", "2"]
     flags[flags.index("--iterations") + 1] = "2"
-    python(place / "mine.py", *flags, "--resume", "auto")
+    python(place / "mine.py", *flags, "--resume", mine)
     assert max(row.get("charts/iteration", 0) for row in read_metrics(mine)) == 2
     assert {path: path.stat().st_mtime_ns for path in original.rglob("*")} == before
     out = python("crps.py", "--resume", mine, code=2)
