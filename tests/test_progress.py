@@ -92,6 +92,7 @@ def test_a_players_episodes_are_lines_in_a_log(monkeypatch, capsys):
         return [Completion([1], [0.0], 0) for _ in prompts]
 
     monkeypatch.setattr(llm, "generate", generate)
+    monkeypatch.setattr(llm, "is_tiny", lambda model: True)
     with asyncio.Runner() as runner:
         player = Player(Counter(), None, None, lambda i, s, o: [1], run, runner, 1, 1, lockstep=True)
         player.decode = str
