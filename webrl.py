@@ -674,8 +674,7 @@ def update_actor(learner, steps, phase, rng, args):
 
     batches = learn.shuffled(steps, args.batch_size, args.actor_epochs, rng)
     done = [(phase - 1 + number / len(batches)) / args.num_phases for number in range(len(batches))]
-    whole = args.num_phases * len(batches)
-    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1, whole) if args.anneal_lr else 1.0) for x in done]
+    rates = [args.learning_rate * (warmup_cosine(x, 0.05, 0.1) if args.anneal_lr else 1.0) for x in done]
     title = f"phase {phase} of {args.num_phases}: actor"
     losses, norms = actor.descend(loss_sum, batches, max_norm=args.max_grad_norm, rates=rates, title=title)
     learner.updates += len(batches)

@@ -6,6 +6,7 @@ import secrets
 import socket
 
 import pytest
+import pytest_asyncio
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is first imported
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")  # float32 on the CPU, also where there is a GPU: 1e-5 is compared
@@ -16,7 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a tiny model's o
 
 # Test files with whole runs. They go first: what the last worker is left with is short (make test hands out files).
 LONGEST = """grpo_run distrl_run crps_run parallel resume site control benchmarks demo engine arena distrl_vision
-    hacking digirl miniwob browser alfworld cross gallery webarena_sites tools android envs phone_adb webgym""".split()
+    hacking digirl miniwob browser folder pages hostile estimate alfworld cross gallery webarena_sites tools android envs
+    phone_adb webgym""".split()
 
 
 def pytest_collection_modifyitems(items):
@@ -66,3 +68,11 @@ def ray_address():
 
     with ray_nodes(2) as (address, _):
         yield address
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def session(browser):
+    """A session of the module's own `browser`."""
+    session = await browser.session()
+    yield session
+    await session.close()

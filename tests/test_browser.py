@@ -23,6 +23,7 @@ from common.actions import Action
 from common.browser import Browser
 from common.errors import EnvFault, UsageError
 from common.html import render
+from tests.one_browser import one_browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -260,19 +261,8 @@ def closed_port():
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser():
-    try:
-        browser = await Browser.start(timeout=60)  # as long as a busy machine may need
-    except UsageError as error:
-        pytest.skip(str(error))
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session(browser):
-    session = await browser.session()
-    yield session
-    await session.close()
+    async with one_browser(timeout=60) as browser:  # as long as a busy machine may need
+        yield browser
 
 
 def find(observation, label):

@@ -16,9 +16,10 @@ from starlette.routing import Route
 
 from common.actions import Action
 from common.browser import Browser, Observation, _resolve
-from common.errors import Blocked, EnvFault, UsageError
+from common.errors import Blocked, EnvFault
 from common.html import render
 from common.reply import LONGEST, read_reply
+from tests.one_browser import one_browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PRESS = "<title>t</title><button onclick=\"document.title = 'pressed'\">press</button>"
@@ -127,19 +128,8 @@ def server():
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser():
-    try:
-        browser = await Browser.start(timeout=15, screenshots=False)
-    except UsageError as error:
-        pytest.skip(str(error))
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session(browser):
-    session = await browser.session()
-    yield session
-    await session.close()
+    async with one_browser(timeout=15, screenshots=False) as browser:
+        yield browser
 
 
 @pytest.fixture

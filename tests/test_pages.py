@@ -11,6 +11,7 @@ from common.actions import Action
 from common.browser import Browser
 from common.errors import UsageError
 from common.html import render
+from tests.one_browser import one_browser
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 both_inputs = pytest.mark.parametrize("real", [False, True], ids=["in the page", "real input"])
@@ -18,19 +19,8 @@ both_inputs = pytest.mark.parametrize("real", [False, True], ids=["in the page",
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
 async def browser():
-    try:
-        browser = await Browser.start(timeout=60, screenshots=False)  # as the scripts start it, for sites of others
-    except UsageError as error:
-        pytest.skip(str(error))
-    yield browser
-    await browser.close()
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def session(browser):
-    session = await browser.session()
-    yield session
-    await session.close()
+    async with one_browser(timeout=60, screenshots=False) as browser:  # as the scripts start it, for sites of others
+        yield browser
 
 
 class Server(http.server.ThreadingHTTPServer):
