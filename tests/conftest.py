@@ -17,8 +17,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # two threads on a tiny model's o
 
 # Test files with whole runs. They go first: what the last worker is left with is short (make test hands out files).
 LONGEST = """grpo_run distrl_run crps_run parallel resume site control benchmarks demo engine arena distrl_vision
-    hacking digirl miniwob browser folder pages hostile estimate alfworld cross gallery webarena_sites tools android envs
-    phone_adb webgym""".split()
+    hacking digirl miniwob browser folder pages hostile estimate alfworld cross gallery webarena_sites tools android
+    envs phone_adb webgym""".split()
 
 
 def pytest_collection_modifyitems(items):
