@@ -3,6 +3,7 @@
 import math
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -56,6 +57,20 @@ def test_torch_leaves_busy_cores_to_others(monkeypatch, load, set_by_hand, threa
     monkeypatch.setattr(torch, "set_num_threads", lambda count: now.__setitem__(0, count))
     learn.leave_busy_cores(load)
     assert now == [threads]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_answers_in_parts_are_in_the_order_of_the_questions(monkeypatch, count):
+    parts = []
+
+    def answer(part):
+        parts.append(part)
+        return [10 * item for item in part]
+
+    with ThreadPoolExecutor(3) as threads:
+        monkeypatch.setattr(learn, "_threads", threads)
+        assert learn.in_parts(answer, list(range(count))) == [10 * item for item in range(count)]
+    assert len(parts) == min(3, count) and sorted(sum(parts, [])) == list(range(count))
 
 
 @pytest.mark.parametrize("count, gpu, side_by_side", [(2, False, True), (1, False, False), (2, True, False)])
