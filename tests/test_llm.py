@@ -70,7 +70,7 @@ def test_answers_in_parts_are_in_the_order_of_the_questions(monkeypatch, count):
     with ThreadPoolExecutor(3) as threads:
         monkeypatch.setattr(learn, "_threads", threads)
         assert learn.in_parts(answer, list(range(count))) == [10 * item for item in range(count)]
-    assert len(parts) == min(3, count) and sorted(sum(parts, [])) == list(range(count))
+    assert len(parts) == min(3, count) and sorted(item for part in parts for item in part) == list(range(count))
 
 
 @pytest.mark.parametrize("count, gpu, side_by_side", [(2, False, True), (1, False, False), (2, True, False)])
